@@ -1,0 +1,72 @@
+//! What a reader gets.
+
+use serde_json::value::RawValue;
+
+use crate::{Cursor, Error, Result};
+
+/// The largest page a reader may ask for.
+pub const MAX_PAGE: usize = 10_000;
+
+/// One change in a shard.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Its place in the shard; the cursor of a reader who has read up to here.
+    pub cursor: Cursor,
+    /// The application's key to whatever changed.
+    pub change_id: i64,
+    /// What changed, as far as the feed knows where to find it.
+    pub content: Content,
+}
+
+/// The row behind a change, read when the page is read: its newest state, not a copy of what it
+/// was when the change was made.
+#[derive(Debug, Clone)]
+pub enum Content {
+    /// The feed was not told where its rows are.
+    Unknown,
+    /// The row as a JSON object, exactly as the database wrote it.
+    Row(Box<RawValue>),
+    /// The row no longer exists.
+    Gone,
+}
+
+impl Content {
+    /// The row as JSON text, if there is one.
+    pub fn row(&self) -> Option<&RawValue> {
+        match self {
+            Content::Row(row) => Some(row),
+            Content::Unknown | Content::Gone => None,
+        }
+    }
+}
+
+impl PartialEq for Content {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Content::Unknown, Content::Unknown) | (Content::Gone, Content::Gone) => true,
+            (Content::Row(a), Content::Row(b)) => a.get() == b.get(),
+            _ => false,
+        }
+    }
+}
+
+/// Changes in order, and where to go on.
+#[derive(Debug, Clone)]
+pub struct Page {
+    /// The changes, oldest first.
+    pub changes: Vec<Change>,
+    /// The cursor for the next page; equal to the one given when there was nothing new.
+    pub next: Cursor,
+}
+
+impl Page {
+    /// Checks a page size given by a caller.
+    pub fn check_limit(limit: usize) -> Result<usize> {
+        match limit {
+            1..=MAX_PAGE => Ok(limit),
+            _ => Err(Error::invalid(format!(
+                "a page of {limit} changes is not possible: ask for 1 to {MAX_PAGE}"
+            ))),
+        }
+    }
+}

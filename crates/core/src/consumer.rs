@@ -1,0 +1,60 @@
+//! Named consumers, whose cursors are kept in the database.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+use crate::name::check_name;
+use crate::{Cursor, Error, FeedName, Result, ShardId};
+
+/// A consumer's name: `[a-zA-Z0-9_-]+`, at most 100 characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ConsumerName(String);
+
+impl ConsumerName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Takes a name that the database already holds, whoever wrote it there.
+    pub fn trusted(name: String) -> Self {
+        ConsumerName(name)
+    }
+}
+
+impl fmt::Display for ConsumerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for ConsumerName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        check_name("consumer name", text, 100).map(ConsumerName)
+    }
+}
+
+/// A consumer's place in one shard, and how far behind it is.
+#[derive(Debug, Clone, Serialize)]
+pub struct Consumer {
+    /// Its name.
+    pub name: ConsumerName,
+    /// The feed it reads.
+    pub feed: FeedName,
+    /// The shard this cursor belongs to.
+    pub shard: ShardId,
+    /// What it has read.
+    pub cursor: Cursor,
+    /// Numbered changes that it has not read yet.
+    pub lag_changes: i64,
+    /// Milliseconds since the oldest of these got its number; 0 when there is none. Accurate to
+    /// about a second.
+    pub lag_ms: i64,
+    /// Milliseconds since the cursor was last stored.
+    pub idle_ms: i64,
+}

@@ -1,0 +1,196 @@
+//! Feeds, their shards, and where the rows behind their changes are.
+
+use serde::Serialize;
+
+use crate::{Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableName};
+
+/// The default `last_change_sequence_number` of a new shard: the first change gets one more.
+/// Everything below is free for data that is older than the feed.
+pub const DEFAULT_START: i64 = 2_000_000_000_000_000;
+
+/// The first value that the sequence `change_id` gives out.
+pub const FIRST_CHANGE_ID: i64 = 1_000_000_000_000_000;
+
+/// A feed as the database knows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Feed {
+    /// The application's constant for this feed.
+    pub id: FeedId,
+    /// Its name on the command line and in URLs.
+    pub name: FeedName,
+    /// Whatever a person wrote about it.
+    pub comment: Option<String>,
+    /// Its shards, in ascending order.
+    pub shards: Vec<Shard>,
+    /// Where the rows behind its changes are, if it was told.
+    pub source: Option<Source>,
+}
+
+impl Feed {
+    /// The shard with this number, or an error that names those there are.
+    pub fn shard(&self, shard: ShardId) -> Result<&Shard> {
+        self.shards
+            .iter()
+            .find(|s| s.shard == shard)
+            .ok_or_else(|| {
+                let known: Vec<String> = self.shards.iter().map(|s| s.shard.to_string()).collect();
+                let advice = if known.is_empty() {
+                    "the feed has no shards".to_owned()
+                } else {
+                    format!("its shards are {}", known.join(", "))
+                };
+                Error::not_found(format!("feed '{}' has no shard {shard}", self.name))
+                    .advise(advice)
+            })
+    }
+}
+
+/// One shard of a feed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Shard {
+    /// Its number.
+    pub shard: ShardId,
+    /// Which sweeper numbers its changes.
+    pub sweep_group: SweepGroup,
+    /// Whether waiting readers are woken.
+    pub longpoll: bool,
+}
+
+/// Where the rows behind a feed's changes are.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Source {
+    /// Our trigger on the table publishes every insert, update and delete; `change_row` links a
+    /// change to the primary key of its row.
+    Captured {
+        /// The table.
+        table: TableName,
+        /// The column that decides the shard; without one everything goes to shard 0.
+        shard_by: Option<String>,
+    },
+    /// The application publishes by itself and keeps the `change_id` in a column of its table.
+    Joined {
+        /// The table.
+        table: TableName,
+        /// The column with the `change_id`.
+        change_id_column: String,
+        /// The column that decides the shard of a backfilled row.
+        shard_by: Option<String>,
+    },
+}
+
+impl Source {
+    /// The table, whichever way its rows are published.
+    pub fn table(&self) -> &TableName {
+        match self {
+            Source::Captured { table, .. } | Source::Joined { table, .. } => table,
+        }
+    }
+
+    /// The column that decides the shard.
+    pub fn shard_by(&self) -> Option<&str> {
+        match self {
+            Source::Captured { shard_by, .. } | Source::Joined { shard_by, .. } => {
+                shard_by.as_deref()
+            }
+        }
+    }
+}
+
+/// A feed to be created.
+#[derive(Debug, Clone)]
+pub struct NewFeed {
+    /// Its name.
+    pub name: FeedName,
+    /// Its number; the next free one if the application does not care.
+    pub id: Option<FeedId>,
+    /// Whatever a person wants to write about it.
+    pub comment: Option<String>,
+    /// How many shards, numbered from 0.
+    pub shards: i16,
+    /// The group whose sweeper numbers its changes.
+    pub sweep_group: SweepGroup,
+    /// The number before the first; [`DEFAULT_START`] unless there is a reason.
+    pub start: i64,
+    /// Where the rows are.
+    pub source: Option<Source>,
+}
+
+impl NewFeed {
+    /// A feed with one shard and every default.
+    pub fn new(name: FeedName) -> Self {
+        NewFeed {
+            name,
+            id: None,
+            comment: None,
+            shards: 1,
+            sweep_group: SweepGroup(0),
+            start: DEFAULT_START,
+            source: None,
+        }
+    }
+
+    /// Checks what can be checked without a database.
+    pub fn validate(&self) -> Result<()> {
+        if self.shards < 1 {
+            return Err(Error::invalid(format!(
+                "a feed needs at least one shard, not {}",
+                self.shards
+            )));
+        }
+        if self.start < 0 {
+            return Err(Error::invalid(format!(
+                "the start of a feed cannot be negative ({})",
+                self.start
+            )));
+        }
+        if let Some(source) = &self.source
+            && self.shards > 1
+            && source.shard_by().is_none()
+        {
+            return Err(Error::invalid(format!(
+                "a feed with {} shards needs a column that decides the shard",
+                self.shards
+            ))
+            .advise("add --shard-by COLUMN"));
+        }
+        Ok(())
+    }
+}
+
+/// What is known about the traffic of a shard.
+#[derive(Debug, Clone, Serialize)]
+pub struct ShardState {
+    /// The shard.
+    pub shard: ShardId,
+    /// Its sweep group.
+    pub sweep_group: SweepGroup,
+    /// The newest number given.
+    pub last_change_sequence_number: i64,
+    /// Changes that are committed and wait for their number. Counting stops at 100,000.
+    pub pending: i64,
+    /// Milliseconds since the shard was last swept with a result, or created.
+    pub since_sweep_ms: i64,
+}
+
+/// How far a backfill has come.
+#[derive(Debug, Clone, Serialize)]
+pub struct Backfill {
+    /// Rows that got a number in this step.
+    pub added: u64,
+    /// Rows that got a number since the backfill began.
+    pub done: u64,
+    /// Rows in the table when the backfill began (an estimate where counting is expensive).
+    pub total: u64,
+    /// Whether nothing is left.
+    pub finished: bool,
+}
+
+/// What a trim removed.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Trimmed {
+    /// Changes removed.
+    pub removed: u64,
+    /// Shards in which a consumer that has not read yet kept changes from being removed.
+    pub held_back_by: Vec<String>,
+}

@@ -1,0 +1,40 @@
+//! The words and the laws of changefeed.
+//!
+//! Everything here is a value or a trait: feeds, shards, cursors, pages, leases, the pace of a
+//! loop, and the seams ([`Store`]) behind which each database lives. Nothing in this crate knows
+//! a driver, opens a file or a socket, or decides by the name of a database.
+
+mod change;
+mod consumer;
+mod crash;
+mod cursor;
+mod error;
+mod feed;
+mod lease;
+mod name;
+mod pace;
+mod schema;
+mod shard_by;
+mod store;
+mod table;
+mod wake;
+
+pub use change::{Change, Content, MAX_PAGE, Page};
+pub use consumer::{Consumer, ConsumerName};
+pub use crash::crash_point;
+pub use cursor::{After, Cursor};
+pub use error::{Error, Kind, Remedy, Result};
+pub use feed::{
+    Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, NewFeed, Shard, ShardState, Source, Trimmed,
+};
+pub use lease::{Lease, LeaseHolder};
+pub use name::{FeedId, FeedName, ShardId, SweepGroup};
+pub use pace::Pace;
+pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
+pub use shard_by::{ShardValue, shard_of};
+pub use store::{
+    ConsumerStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore, SweptShard,
+    WakeStore,
+};
+pub use table::{Fold, TableName};
+pub use wake::{Subscription, WakeHub};

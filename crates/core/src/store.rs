@@ -1,0 +1,169 @@
+//! The seams. Each database implements these traits in files of the same names; everything
+//! above speaks to `dyn Store` and asks for capabilities, never for a database's name.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde::Serialize;
+
+use crate::{
+    After, Backfill, Consumer, ConsumerName, Cursor, Feed, FeedId, Fold, Lease, LeaseHolder,
+    Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Subscription, SweepGroup,
+    Trimmed,
+};
+
+/// Installing and removing our tables.
+#[async_trait]
+pub trait SchemaStore: Send + Sync {
+    /// What is installed.
+    async fn schema(&self) -> Result<SchemaState>;
+
+    /// Brings the schema to the current version; does nothing when it is there already. Safe
+    /// when many instances do it at once.
+    async fn migrate(&self) -> Result<Migration>;
+
+    /// Removes everything of ours, triggers on the application's tables included.
+    async fn uninstall(&self) -> Result<()>;
+}
+
+/// Feeds and what is in them.
+#[async_trait]
+pub trait FeedStore: Send + Sync {
+    /// What this database does with unquoted names.
+    fn fold(&self) -> Fold;
+
+    /// Creates a feed, its shards and, for a captured source, its trigger; all or nothing.
+    async fn create_feed(&self, new: &NewFeed) -> Result<Feed>;
+
+    /// Removes a feed with its shards, changes, consumers and triggers.
+    async fn drop_feed(&self, feed: &Feed) -> Result<()>;
+
+    /// All feeds, by ascending id.
+    async fn feeds(&self) -> Result<Vec<Feed>>;
+
+    /// The changes after a point, oldest first.
+    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page>;
+
+    /// The traffic of a feed's shards.
+    async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>>;
+
+    /// Gives numbers below the start to the next `batch` existing rows of the feed's table. The
+    /// position is kept in the database, so that a later call goes on where this one stopped.
+    async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill>;
+
+    /// Removes at most about `batch` changes that got their number longer ago than `age` and
+    /// that every consumer has read. Call again until nothing is removed.
+    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed>;
+}
+
+/// What one sweep did.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct SweepReport {
+    /// Shards that got numbers.
+    pub shards: Vec<SweptShard>,
+}
+
+/// What one sweep did to one shard.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SweptShard {
+    /// The feed.
+    pub feed_id: FeedId,
+    /// The shard.
+    pub shard: ShardId,
+    /// Changes numbered.
+    pub change_count: i64,
+    /// Milliseconds since this shard's previous sweep: a ceiling of how long a change waited.
+    pub lag_milliseconds: i64,
+}
+
+impl SweepReport {
+    /// Changes numbered in all shards.
+    pub fn changes(&self) -> i64 {
+        self.shards.iter().map(|s| s.change_count).sum()
+    }
+
+    /// The largest lag of any shard.
+    pub fn max_lag_ms(&self) -> i64 {
+        self.shards
+            .iter()
+            .map(|s| s.lag_milliseconds)
+            .max()
+            .unwrap_or(0)
+    }
+}
+
+/// Giving numbers after the commit.
+#[async_trait]
+pub trait SweepStore: Send + Sync {
+    /// Whether changes wait for a sweep at all. Where the engine serialises writers, the number
+    /// is given at insert and there is nothing to sweep.
+    fn needs_sweeping(&self) -> bool;
+
+    /// The groups that have shards.
+    async fn sweep_groups(&self) -> Result<Vec<SweepGroup>>;
+
+    /// Numbers what is committed in a group, once: one server-side call that locks, numbers and
+    /// commits. Two at the same time are safe; one of them finds less to do.
+    async fn sweep(&self, group: SweepGroup) -> Result<SweepReport>;
+}
+
+/// Leases, judged by the database's clock.
+#[async_trait]
+pub trait LeaseStore: Send + Sync {
+    /// Takes a lease that is free or expired, or renews it for the same owner. `None` while
+    /// somebody else holds it.
+    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>>;
+
+    /// Gives a lease back, if its generation is still the current one.
+    async fn release(&self, lease: &Lease) -> Result<()>;
+
+    /// Who holds what.
+    async fn lease_holders(&self) -> Result<Vec<LeaseHolder>>;
+}
+
+/// Cursors of named consumers.
+#[async_trait]
+pub trait ConsumerStore: Send + Sync {
+    /// All consumers, with their lag.
+    async fn consumers(&self) -> Result<Vec<Consumer>>;
+
+    /// Where a consumer stands; `None` if it was never seen on this shard.
+    async fn consumer_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+    ) -> Result<Option<Cursor>>;
+
+    /// Stores where a consumer stands, in a transaction of its own. A consumer that wants
+    /// exactly-once effects stores it in the transaction of its effects instead; each store
+    /// crate has a function for that.
+    async fn store_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+        cursor: Cursor,
+    ) -> Result<()>;
+
+    /// Forgets a consumer on every shard of a feed. Returns how many cursors there were.
+    async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64>;
+}
+
+/// Telling waiting readers that there is something to read.
+pub trait WakeStore: Send + Sync {
+    /// Takes a place to wait for news of a shard. All places of a process share one connection
+    /// to the database.
+    fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription;
+}
+
+/// Everything a database does for us.
+pub trait Store:
+    SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore
+{
+}
+
+impl<T> Store for T where
+    T: SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore
+{
+}
