@@ -1,1 +1,9 @@
-//! Placeholder.
+//! The loops: each takes its resources and a shutdown token, owns its state, and ends cleanly
+//! when told. Nothing here knows which database it works on.
+
+mod follower;
+mod sweeper;
+
+pub use follower::{Follow, follow, long_poll};
+pub use sweeper::{SweepTotals, Sweeper};
+pub use tokio_util::sync::CancellationToken;

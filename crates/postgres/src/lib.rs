@@ -1,1 +1,70 @@
-//! Placeholder.
+//! The PostgreSQL store.
+//!
+//! How changes get their numbers is told at the top of `migrations/0001_feeds.sql`: a sweep is
+//! one call of a server-side function, so this crate holds no lock and no transaction between
+//! round trips. The rooms are the same as in the other stores.
+
+mod backfill;
+mod capture;
+mod connect;
+mod consumers;
+mod error;
+mod feeds;
+mod leases;
+mod quote;
+mod read;
+mod schema;
+mod source;
+mod sweep;
+mod trim;
+mod wake;
+
+use std::sync::Arc;
+
+use changefeed_core::{Result, WakeHub};
+pub use consumers::advance_consumer;
+use deadpool_postgres::Pool;
+pub use schema::migration_script;
+pub use tokio_postgres;
+
+/// A PostgreSQL database with changefeed in it. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct PostgresStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    target: connect::Target,
+    hub: WakeHub,
+    listener: wake::Listener,
+    joins: source::Joins,
+    schema_checked: std::sync::atomic::AtomicBool,
+}
+
+impl PostgresStore {
+    /// Connects to `postgres://user:password@host:port/database`. One connection is made at
+    /// once, so that a wrong password or host is an error here and not later.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let target = connect::Target::parse(url)?;
+        let pool = target.pool()?;
+        let store = PostgresStore {
+            inner: Arc::new(Inner {
+                pool,
+                target,
+                hub: WakeHub::default(),
+                listener: wake::Listener::default(),
+                joins: source::Joins::default(),
+                schema_checked: std::sync::atomic::AtomicBool::new(false),
+            }),
+        };
+        drop(store.raw_client().await?);
+        Ok(store)
+    }
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PostgresStore").finish_non_exhaustive()
+    }
+}

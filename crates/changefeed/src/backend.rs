@@ -1,0 +1,120 @@
+//! From a URL to a store: the one place that knows which databases there are.
+
+use std::sync::Arc;
+
+use changefeed_core::{Error, Kind, Result, Store};
+use changefeed_postgres::PostgresStore;
+use changefeed_sqlite::SqliteStore;
+
+use crate::Changefeed;
+
+/// A database that a URL names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Backend {
+    /// `sqlite:PATH`
+    Sqlite {
+        /// The file.
+        path: String,
+    },
+    /// `postgres://user:password@host:port/database`
+    Postgres {
+        /// The whole URL.
+        url: String,
+    },
+}
+
+impl Backend {
+    /// Reads a database URL.
+    pub fn parse(url: &str) -> Result<Self> {
+        if let Some(path) = url.strip_prefix("sqlite:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if path.is_empty() {
+                return Err(Error::invalid("the SQLite URL names no file")
+                    .advise("use sqlite:PATH, for example sqlite:changefeed.db"));
+            }
+            return Ok(Backend::Sqlite {
+                path: path.to_owned(),
+            });
+        }
+        if url.starts_with("postgres://") || url.starts_with("postgresql://") {
+            return Ok(Backend::Postgres {
+                url: url.to_owned(),
+            });
+        }
+        if url.starts_with("sqlserver://") || url.starts_with("mssql://") {
+            return Err(
+                Error::new(Kind::Unsupported, "SQL Server is not supported yet")
+                    .advise("use sqlite:PATH or postgres://user:password@host/database"),
+            );
+        }
+        // Not repeated in the message: it may hold a password.
+        Err(Error::invalid("this is not a database URL")
+            .advise("use sqlite:PATH or postgres://user:password@host/database"))
+    }
+
+    /// The SQL that installs our tables, for people who run it themselves.
+    pub fn migration_script(&self) -> String {
+        match self {
+            Backend::Sqlite { .. } => changefeed_sqlite::migration_script(),
+            Backend::Postgres { .. } => changefeed_postgres::migration_script(),
+        }
+    }
+
+    /// Opens the database.
+    pub async fn open(&self) -> Result<Arc<dyn Store>> {
+        Ok(match self {
+            Backend::Sqlite { path } => Arc::new(SqliteStore::open(path).await?),
+            Backend::Postgres { url } => Arc::new(PostgresStore::connect(url).await?),
+        })
+    }
+}
+
+/// Connects to the database that a URL names. Does not install anything: see
+/// [`Changefeed::migrate`].
+pub async fn connect(url: &str) -> Result<Changefeed> {
+    Ok(Changefeed::new(Backend::parse(url)?.open().await?))
+}
+
+/// The SQL that installs our tables in the kind of database that a URL names. Needs no
+/// connection.
+pub fn migration_script(url: &str) -> Result<String> {
+    Ok(Backend::parse(url)?.migration_script())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_its_database() {
+        assert_eq!(
+            Backend::parse("sqlite:a/b.db").unwrap(),
+            Backend::Sqlite {
+                path: "a/b.db".into()
+            }
+        );
+        assert_eq!(
+            Backend::parse("sqlite:///tmp/b.db").unwrap(),
+            Backend::Sqlite {
+                path: "/tmp/b.db".into()
+            }
+        );
+        assert!(matches!(
+            Backend::parse("postgresql://h/d"),
+            Ok(Backend::Postgres { .. })
+        ));
+    }
+
+    #[test]
+    fn a_wrong_url_is_one_sentence_without_its_secrets() {
+        for bad in ["", "orders.db", "mysql://root:secret@h/d", "sqlite:"] {
+            let error = Backend::parse(bad).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid);
+            assert!(!format!("{error:?}").contains("secret"));
+        }
+        assert_eq!(
+            Backend::parse("sqlserver://h/d").unwrap_err().kind(),
+            Kind::Unsupported
+        );
+    }
+}

@@ -1,0 +1,689 @@
+-- changefeed 1: feeds on PostgreSQL 13 and later.
+--
+-- What users see: feed, shard, change, consumer, the sequence change_id, sweep() and
+-- sweep_loop(). Everything else is how it works and may change.
+--
+-- How a change gets its number:
+--   1. A writer inserts (feed_id, shard, change_id) into the view `change`. The row lands in an
+--      inbox segment together with the writer's transaction id. Nothing is locked, nobody is
+--      notified: writers pay one heap insert and one index insert.
+--   2. A sweep locks the shard's definition, takes a snapshot, and copies the rows that are
+--      committed in this snapshot, but were not in the previous one, to `numbered`, in order of
+--      change_id. The snapshot goes to `progress`; numbers and snapshot commit together.
+--   3. Inbox rows are never updated or deleted. A segment whose rows all have numbers is
+--      truncated. So an old snapshot held by somebody else leaves no dead rows in our way.
+--
+-- The same reasoning made `progress` append-only: its newest row is found from the end of the
+-- index, however many old versions a held snapshot forces the server to keep.
+
+create schema changefeed;
+
+create table changefeed.schema_version (
+    version      integer primary key,
+    installed_at timestamptz not null default clock_timestamp()
+);
+insert into changefeed.schema_version (version) values (1);
+
+-- Feeds and shards ------------------------------------------------------------------------------
+
+create table changefeed.feed (
+    feed_id smallint primary key,
+    name    varchar(100) not null unique check (name ~ '^[a-zA-Z0-9_-]+$'),
+    comment text
+);
+
+-- Where the rows behind a feed's changes are. `source` is a regclass, so it follows a renamed
+-- table.
+create table changefeed.feed_source (
+    feed_id          smallint primary key references changefeed.feed on delete cascade,
+    kind             text not null check (kind in ('captured', 'joined')),
+    source           regclass not null,
+    change_id_column text,
+    shard_by         text,
+    shards           smallint not null
+);
+
+create table changefeed.shard_definition (
+    feed_id       smallint not null references changefeed.feed on delete cascade,
+    shard         smallint not null,
+    sweep_group   smallint not null default 0,
+    longpoll      boolean not null default true,
+    -- The number before the first live one; everything up to it is for data older than the feed.
+    start         bigint not null default 2000000000000000 check (start >= 0),
+    -- The highest number that trimming has removed.
+    trimmed_to    bigint not null default 0,
+    -- The highest number that backfilling has given.
+    backfilled_to bigint,
+    primary key (feed_id, shard)
+);
+create unique index ix_sweep_group on changefeed.shard_definition (sweep_group, feed_id, shard);
+
+-- One row per sweep that found something, thinned to about one a second.
+create table changefeed.progress (
+    feed_id                     smallint not null,
+    shard                       smallint not null,
+    last_change_sequence_number bigint not null,
+    sweep_id                    bigint not null,
+    swept_at                    timestamptz not null default clock_timestamp(),
+    -- Every change committed in this snapshot has its number.
+    snapshot                    pg_snapshot not null,
+    -- A backlog too large for one sweep: of the changes committed in `target`, those up to
+    -- `resume_after` have their numbers as well.
+    target                      pg_snapshot,
+    resume_after                bigint,
+    primary key (feed_id, shard, last_change_sequence_number, sweep_id),
+    foreign key (feed_id, shard) references changefeed.shard_definition on delete cascade
+);
+
+create view changefeed.shard as
+select d.feed_id, d.shard, d.sweep_group, d.longpoll,
+       p.last_change_sequence_number, p.swept_at as last_sweep_time
+from changefeed.shard_definition d
+cross join lateral (
+    select p.last_change_sequence_number, p.swept_at
+    from changefeed.progress p
+    where p.feed_id = d.feed_id and p.shard = d.shard
+    order by p.last_change_sequence_number desc, p.sweep_id desc
+    limit 1
+) p;
+alter view changefeed.shard alter column sweep_group set default 0;
+alter view changefeed.shard alter column longpoll set default true;
+alter view changefeed.shard alter column last_change_sequence_number set default 2000000000000000;
+
+-- Changes ---------------------------------------------------------------------------------------
+
+-- Cache 1: a cache is per session, so a larger one would hand a later writer a smaller id.
+create sequence changefeed.change_id as bigint start 1000000000000000 cache 1;
+
+create table changefeed.numbered (
+    feed_id                smallint not null,
+    shard                  smallint not null,
+    change_sequence_number bigint not null,
+    change_id              bigint not null,
+    primary key (feed_id, shard, change_sequence_number)
+);
+-- Numbers follow change ids closely, so this finds the number of a change at hardly any cost
+-- to the sweep.
+create index ix_change_id on changefeed.numbered using brin (change_id) with (autosummarize = on);
+
+-- The segment of a writer is chosen by its transaction id, 8192 transactions at a time, so that
+-- writers leave a segment by themselves and nobody has to tell them. See change_insert().
+create table changefeed.inbox_0 (
+    feed_id   smallint not null,
+    shard     smallint not null,
+    change_id bigint not null,
+    -- The top-level transaction, not xmin, which may be a savepoint's.
+    xid       xid8 not null
+);
+create table changefeed.inbox_1 (like changefeed.inbox_0);
+create table changefeed.inbox_2 (like changefeed.inbox_0);
+create table changefeed.inbox_3 (like changefeed.inbox_0);
+create index on changefeed.inbox_0 (feed_id, shard, xid);
+create index on changefeed.inbox_1 (feed_id, shard, xid);
+create index on changefeed.inbox_2 (feed_id, shard, xid);
+create index on changefeed.inbox_3 (feed_id, shard, xid);
+
+create view changefeed.inbox as
+select feed_id, shard, change_id, xid from changefeed.inbox_0
+union all select feed_id, shard, change_id, xid from changefeed.inbox_1
+union all select feed_id, shard, change_id, xid from changefeed.inbox_2
+union all select feed_id, shard, change_id, xid from changefeed.inbox_3;
+
+-- Transaction ids mean nothing in another cluster: see restamp().
+create table changefeed.cluster (
+    singleton         boolean primary key default true check (singleton),
+    system_identifier bigint not null
+);
+insert into changefeed.cluster (system_identifier)
+select system_identifier from pg_catalog.pg_control_system();
+
+-- Committed changes that wait for their number.
+create view changefeed.pending as
+select i.feed_id, i.shard, i.change_id
+from changefeed.shard_definition d
+cross join lateral (
+    select p.snapshot, p.target, p.resume_after
+    from changefeed.progress p
+    where p.feed_id = d.feed_id and p.shard = d.shard
+    order by p.last_change_sequence_number desc, p.sweep_id desc
+    limit 1
+) p
+join changefeed.inbox i on i.feed_id = d.feed_id and i.shard = d.shard
+    and i.xid >= pg_snapshot_xmin(p.snapshot)
+where not pg_visible_in_snapshot(i.xid, p.snapshot)
+  and not (p.target is not null
+           and pg_visible_in_snapshot(i.xid, p.target) and i.change_id <= p.resume_after);
+
+-- A query for `change_sequence_number > cursor` never touches the second half: the planner
+-- knows that NULL is not greater than anything.
+create view changefeed.change as
+select feed_id, shard, change_id, change_sequence_number from changefeed.numbered
+union all
+select feed_id, shard, change_id, null::bigint from changefeed.pending;
+
+-- Runs with our rights, so that a writer needs no more than INSERT on the view. Every operator
+-- is spelt with its schema instead of a `set search_path`, which would cost each writer more
+-- than the insert itself.
+create function changefeed.change_insert() returns trigger
+language plpgsql security definer as $$
+declare
+    writer pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    kept   record;
+begin
+    if new.change_sequence_number is null then
+        case ((writer::pg_catalog.text::pg_catalog.int8) operator(pg_catalog.>>) 13)
+             operator(pg_catalog.&) 3
+        when 0 then
+            insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
+            select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
+            where d.feed_id operator(pg_catalog.=) new.feed_id
+              and d.shard operator(pg_catalog.=) new.shard;
+        when 1 then
+            insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
+            select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
+            where d.feed_id operator(pg_catalog.=) new.feed_id
+              and d.shard operator(pg_catalog.=) new.shard;
+        when 2 then
+            insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
+            select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
+            where d.feed_id operator(pg_catalog.=) new.feed_id
+              and d.shard operator(pg_catalog.=) new.shard;
+        else
+            insert into changefeed.inbox_3 (feed_id, shard, change_id, xid)
+            select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
+            where d.feed_id operator(pg_catalog.=) new.feed_id
+              and d.shard operator(pg_catalog.=) new.shard;
+        end case;
+        if found then
+            return new;
+        end if;
+    else
+        select d.start, d.trimmed_to into kept from changefeed.shard_definition d
+        where d.feed_id operator(pg_catalog.=) new.feed_id
+          and d.shard operator(pg_catalog.=) new.shard;
+        if found then
+            if new.change_sequence_number operator(pg_catalog.>) kept.start
+               or new.change_sequence_number operator(pg_catalog.<=) kept.trimmed_to then
+                raise exception 'changefeed: number % of feed % shard % is not free for old data',
+                    new.change_sequence_number, new.feed_id, new.shard
+                    using errcode = 'check_violation',
+                          hint = pg_catalog.format(
+                              'Numbers given by hand must be above %s and at most %s; leave the '
+                              'number out for a live change.', kept.trimmed_to, kept.start);
+            end if;
+            insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
+            values (new.feed_id, new.shard, new.change_sequence_number, new.change_id);
+            return new;
+        end if;
+    end if;
+    raise exception 'changefeed: feed % has no shard %', new.feed_id, new.shard
+        using errcode = 'foreign_key_violation',
+              hint = 'Insert the feed into changefeed.feed and the shard into changefeed.shard.';
+end $$;
+
+create trigger change_insert instead of insert on changefeed.change
+for each row execute function changefeed.change_insert();
+
+-- Inserting, changing and removing shards ---------------------------------------------------------
+
+create function changefeed.shard_write() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if tg_op = 'INSERT' then
+        insert into changefeed.shard_definition (feed_id, shard, sweep_group, longpoll, start)
+        values (new.feed_id, new.shard, coalesce(new.sweep_group, 0), coalesce(new.longpoll, true),
+                coalesce(new.last_change_sequence_number, 2000000000000000))
+        returning start into new.last_change_sequence_number;
+        -- A snapshot from before every transaction. The current one would count this very
+        -- transaction as finished, and lose what it may still publish.
+        insert into changefeed.progress
+            (feed_id, shard, last_change_sequence_number, sweep_id, snapshot)
+        values (new.feed_id, new.shard, new.last_change_sequence_number, 0, '1:1:')
+        returning swept_at into new.last_sweep_time;
+        return new;
+    elsif tg_op = 'UPDATE' then
+        if (new.feed_id, new.shard, new.last_change_sequence_number)
+           is distinct from (old.feed_id, old.shard, old.last_change_sequence_number) then
+            raise exception 'changefeed: only sweep_group and longpoll of a shard can be changed'
+                using errcode = 'feature_not_supported';
+        end if;
+        update changefeed.shard_definition d
+        set sweep_group = new.sweep_group, longpoll = new.longpoll
+        where d.feed_id = old.feed_id and d.shard = old.shard;
+        return new;
+    else
+        -- Waits for writers that have seen the shard, so that none of their rows stay behind
+        -- for a later shard of the same number.
+        lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
+            in share row exclusive mode;
+        delete from changefeed.shard_definition d
+        where d.feed_id = old.feed_id and d.shard = old.shard;
+        delete from changefeed.inbox_0 i where i.feed_id = old.feed_id and i.shard = old.shard;
+        delete from changefeed.inbox_1 i where i.feed_id = old.feed_id and i.shard = old.shard;
+        delete from changefeed.inbox_2 i where i.feed_id = old.feed_id and i.shard = old.shard;
+        delete from changefeed.inbox_3 i where i.feed_id = old.feed_id and i.shard = old.shard;
+        delete from changefeed.numbered n where n.feed_id = old.feed_id and n.shard = old.shard;
+        return old;
+    end if;
+end $$;
+
+create trigger shard_write instead of insert or update or delete on changefeed.shard
+for each row execute function changefeed.shard_write();
+
+create function changefeed.feed_delete() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from changefeed.shard s where s.feed_id = old.feed_id;
+    return old;
+end $$;
+
+create trigger feed_delete before delete on changefeed.feed
+for each row execute function changefeed.feed_delete();
+
+-- Sweeping --------------------------------------------------------------------------------------
+
+-- Removes what is left of a backlog of numbered rows: truncates the segments in which no shard
+-- has anything new. Never waits for a lock, because writers would queue behind the wait.
+create function changefeed.tidy() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    segment integer;
+    size    bigint;
+    current integer := (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 13) & 3;
+    busy    boolean;
+begin
+    for segment in 0..3 loop
+        size := pg_relation_size(format('changefeed.inbox_%s', segment)::regclass);
+        -- The segment that writers use now is left alone unless it has grown out of proportion.
+        continue when size < case when segment = current then 268435456 else 16777216 end;
+        begin
+            execute format('lock table changefeed.inbox_%s in access exclusive mode nowait', segment);
+            -- With the lock held, every row is either committed and visible here, or dead.
+            execute format($q$
+                select exists (
+                    select from changefeed.shard_definition d
+                    cross join lateral (
+                        select p.snapshot, p.target
+                        from changefeed.progress p
+                        where p.feed_id = d.feed_id and p.shard = d.shard
+                        order by p.last_change_sequence_number desc, p.sweep_id desc
+                        limit 1
+                    ) p
+                    where p.target is not null
+                       or exists (select from changefeed.inbox_%1$s i
+                                  where i.feed_id = d.feed_id and i.shard = d.shard
+                                    and i.xid >= pg_snapshot_xmax(p.snapshot))
+                       or exists (select from changefeed.inbox_%1$s i
+                                  where i.feed_id = d.feed_id and i.shard = d.shard
+                                    and i.xid = any (array(select pg_snapshot_xip(p.snapshot))))
+                )$q$, segment) into busy;
+            if not busy then
+                execute format('truncate changefeed.inbox_%s', segment);
+            end if;
+        exception when lock_not_available then
+            null;
+        end;
+    end loop;
+end $$;
+
+-- After a dump was restored into another cluster, the transaction ids in the inbox belong to a
+-- past life and cannot be compared with new ones. Every row that has no number yet is written
+-- again under the current transaction, and counting starts from here.
+create function changefeed.restamp() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
+        in access exclusive mode;
+    perform from changefeed.shard_definition for update;
+    create temporary table changefeed_restamp on commit drop as
+    select i.feed_id, i.shard, i.change_id
+    from changefeed.inbox i
+    join changefeed.shard_definition d on d.feed_id = i.feed_id and d.shard = i.shard
+    where not exists (select from changefeed.numbered n
+                      where n.feed_id = i.feed_id and n.shard = i.shard
+                        and n.change_id = i.change_id);
+    truncate changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3;
+    insert into changefeed.progress
+        (feed_id, shard, last_change_sequence_number, sweep_id, snapshot)
+    select distinct on (p.feed_id, p.shard)
+           p.feed_id, p.shard, p.last_change_sequence_number, p.sweep_id + 1, '1:1:'::pg_snapshot
+    from changefeed.progress p
+    order by p.feed_id, p.shard, p.last_change_sequence_number desc, p.sweep_id desc;
+    insert into changefeed.change (feed_id, shard, change_id)
+    select r.feed_id, r.shard, r.change_id from pg_temp.changefeed_restamp r
+    order by r.change_id;
+    drop table pg_temp.changefeed_restamp;
+    update changefeed.cluster
+    set system_identifier = (select s.system_identifier from pg_control_system() s);
+end $$;
+
+-- Numbers what is committed in a group, once. Any number of sweeps may run at the same time:
+-- each locks the shards it works on and leaves those alone that another one has locked.
+create function changefeed.sweep(sweep_group integer default 0)
+returns table (feed_id smallint, shard smallint, change_count bigint, lag_milliseconds bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    -- More than this is left for the next sweep, so that no shard waits long for another.
+    batch   constant bigint := 100000;
+    memory  constant text := 'changefeed.swept_' || replace(sweep.sweep_group::text, '-', '_');
+    began   timestamptz := clock_timestamp();
+    earlier timestamptz := nullif(current_setting(memory, true), '')::timestamptz;
+    s       record;
+    prev    changefeed.progress;
+    open    xid8[];
+    me      xid8;
+    now_at  pg_snapshot;
+    upto    pg_snapshot;
+    done    bigint;
+    total   bigint := 0;
+    mark    timestamptz;
+    resume  bigint;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'changefeed: sweep needs the isolation level read committed, not %',
+            current_setting('transaction_isolation')
+            using errcode = 'feature_not_supported',
+                  hint = 'A snapshot older than the lock would number changes twice.';
+    end if;
+    -- A number that was read by somebody must not be given again after a crash.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if (select c.system_identifier from changefeed.cluster c)
+       is distinct from (select c.system_identifier from pg_control_system() c) then
+        perform changefeed.restamp();
+    end if;
+
+    for s in
+        select d.feed_id, d.shard, d.longpoll
+        from changefeed.shard_definition d
+        cross join lateral (
+            select p.snapshot, p.target
+            from changefeed.progress p
+            where p.feed_id = d.feed_id and p.shard = d.shard
+            order by p.last_change_sequence_number desc, p.sweep_id desc
+            limit 1
+        ) p
+        where d.sweep_group = sweep.sweep_group
+          and (p.target is not null
+               or exists (select from changefeed.inbox i
+                          where i.feed_id = d.feed_id and i.shard = d.shard
+                            and i.xid >= pg_snapshot_xmax(p.snapshot))
+               or exists (select from changefeed.inbox i
+                          where i.feed_id = d.feed_id and i.shard = d.shard
+                            and i.xid = any (array(select pg_snapshot_xip(p.snapshot)))))
+        order by d.feed_id, d.shard
+        for no key update of d skip locked
+    loop
+        -- Only now, with the lock held, in a statement of its own: a snapshot from before the
+        -- lock would show an old end and number changes twice.
+        select p.* into strict prev
+        from changefeed.progress p
+        where p.feed_id = s.feed_id and p.shard = s.shard
+        order by p.last_change_sequence_number desc, p.sweep_id desc
+        limit 1;
+
+        -- Our own transaction is not finished, whatever its snapshot says about itself: the
+        -- caller may have published in it, or may still.
+        me := pg_current_xact_id();
+        now_at := pg_current_snapshot();
+        if me < pg_snapshot_xmax(now_at) then
+            now_at := format('%s:%s:%s',
+                case when me < pg_snapshot_xmin(now_at) then me else pg_snapshot_xmin(now_at) end,
+                pg_snapshot_xmax(now_at),
+                (select string_agg(x::text, ',' order by x)
+                 from (select pg_snapshot_xip(now_at) union select me) o(x)))::pg_snapshot;
+        end if;
+        upto := coalesce(prev.target, now_at);
+        open := array(select pg_snapshot_xip(prev.snapshot));
+
+        insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
+        select s.feed_id, s.shard,
+               prev.last_change_sequence_number + row_number() over (order by piece.change_id),
+               piece.change_id
+        from (
+            select w.change_id
+            from (
+                select i.change_id from changefeed.inbox i
+                where i.feed_id = s.feed_id and i.shard = s.shard
+                  and i.xid >= pg_snapshot_xmax(prev.snapshot)
+                  and pg_visible_in_snapshot(i.xid, upto)
+                union all
+                select i.change_id from changefeed.inbox i
+                where i.feed_id = s.feed_id and i.shard = s.shard
+                  and i.xid = any (open)
+                  and pg_visible_in_snapshot(i.xid, upto)
+            ) w
+            where prev.target is null or w.change_id > prev.resume_after
+            order by w.change_id
+            -- With ties, so that an id that was used twice is not cut in half and lost.
+            fetch first batch rows with ties
+        ) piece;
+        get diagnostics done = row_count;
+        continue when done = 0 and prev.target is null;
+
+        resume := null;
+        if done >= batch then
+            select n.change_id into strict resume
+            from changefeed.numbered n
+            where n.feed_id = s.feed_id and n.shard = s.shard
+              and n.change_sequence_number = prev.last_change_sequence_number + done;
+        end if;
+        insert into changefeed.progress
+            (feed_id, shard, last_change_sequence_number, sweep_id, snapshot, target, resume_after)
+        values (s.feed_id, s.shard, prev.last_change_sequence_number + done, prev.sweep_id + 1,
+                case when resume is null then upto else prev.snapshot end,
+                case when resume is null then null else upto end,
+                resume);
+        -- Keep about one row a second, for the age of a number.
+        select p.swept_at into mark
+        from changefeed.progress p
+        where p.feed_id = s.feed_id and p.shard = s.shard
+        order by p.last_change_sequence_number desc, p.sweep_id desc
+        offset 2 limit 1;
+        if mark > clock_timestamp() - interval '1 second' then
+            delete from changefeed.progress p
+            where p.feed_id = s.feed_id and p.shard = s.shard
+              and p.last_change_sequence_number = prev.last_change_sequence_number
+              and p.sweep_id = prev.sweep_id;
+        end if;
+
+        if done > 0 then
+            if s.longpoll then
+                perform pg_notify('changefeed', format('%s/%s/%s', s.feed_id, s.shard,
+                                                       prev.last_change_sequence_number + done));
+            end if;
+            total := total + done;
+            feed_id := s.feed_id;
+            shard := s.shard;
+            change_count := done;
+            -- A ceiling: the time since the shard was last swept, or last found empty by this
+            -- session.
+            lag_milliseconds := ceil(extract(epoch from clock_timestamp()
+                - case when prev.target is null then greatest(prev.swept_at, earlier)
+                       else prev.swept_at end) * 1000);
+            return next;
+        end if;
+    end loop;
+    perform set_config(memory, began::text, false);
+    if total > 0 then
+        perform changefeed.tidy();
+    end if;
+end $$;
+
+-- Leases ----------------------------------------------------------------------------------------
+
+create table changefeed.lease (
+    name       text primary key,
+    owner      text not null,
+    generation bigint not null,
+    expires_at timestamptz not null
+);
+
+-- Takes a lease that is free or expired, or renews it for the same owner; null while somebody
+-- else holds it. The clock is the database's.
+create function changefeed.take_lease(lease_name text, lease_owner text, ttl_milliseconds integer)
+returns bigint
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    insert into changefeed.lease as l (name, owner, generation, expires_at)
+    values (lease_name, lease_owner, 1,
+            clock_timestamp() + ttl_milliseconds * interval '1 millisecond')
+    on conflict (name) do update
+    set owner = excluded.owner,
+        generation = case when l.owner = excluded.owner and l.expires_at > clock_timestamp()
+                          then l.generation else l.generation + 1 end,
+        expires_at = excluded.expires_at
+    where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
+    returning generation;
+$$;
+
+-- Sweeps until the duration has passed. Of any number of callers one works per group, together
+-- with the changefeed program under the same lease; the others wait to take over, and return
+-- with zeros if they could not within wait_milliseconds. A procedure, because a function would
+-- show nothing to anybody before it ends.
+create procedure changefeed.sweep_loop(
+    sweep_group                integer,
+    wait_milliseconds          integer,
+    duration_milliseconds      integer,
+    sleep_milliseconds         integer,
+    inout change_count         bigint default null,
+    inout max_lag_milliseconds bigint default null,
+    inout iterations           bigint default null
+)
+language plpgsql as $$
+declare
+    -- A row, not a lock: a client that freezes would keep the lock.
+    ttl       constant integer := 1500;
+    lease     constant text := 'sweep/' || sweep_group;
+    holder    constant text := format('sweep_loop/%s/%s', pg_catalog.pg_backend_pid(),
+                                      pg_catalog.clock_timestamp());
+    wait_end  constant timestamptz :=
+        pg_catalog.clock_timestamp() + wait_milliseconds * interval '1 millisecond';
+    loop_end  timestamptz;
+    found_now bigint;
+    lag_now   bigint;
+begin
+    change_count := 0;
+    max_lag_milliseconds := 0;
+    iterations := 0;
+    while changefeed.take_lease(lease, holder, ttl) is null loop
+        commit;
+        if pg_catalog.clock_timestamp() >= wait_end then
+            return;
+        end if;
+        -- Short naps instead of one long wait for a lock, which would hold back vacuum.
+        perform pg_catalog.pg_sleep(least(0.25, greatest(0.001,
+            extract(epoch from wait_end - pg_catalog.clock_timestamp()))));
+    end loop;
+    commit;
+    loop_end := pg_catalog.clock_timestamp() + duration_milliseconds * interval '1 millisecond';
+    loop
+        select coalesce(sum(s.change_count), 0), coalesce(max(s.lag_milliseconds), 0)
+        into found_now, lag_now
+        from changefeed.sweep(sweep_group) s;
+        commit;
+        change_count := change_count + found_now;
+        max_lag_milliseconds := greatest(max_lag_milliseconds, lag_now);
+        iterations := iterations + 1;
+        exit when pg_catalog.clock_timestamp() >= loop_end;
+        perform pg_catalog.pg_sleep(sleep_milliseconds / 1000.0);
+        if changefeed.take_lease(lease, holder, ttl) is null then
+            return; -- Somebody took over while we were stopped.
+        end if;
+        commit;
+    end loop;
+    -- The row stays: its generation must go on growing.
+    update changefeed.lease l set expires_at = pg_catalog.clock_timestamp()
+    where l.name = lease and l.owner = holder;
+    commit;
+end $$;
+
+-- Rows behind captured changes ------------------------------------------------------------------
+
+-- The primary key of the row that a captured change is about: a JSON array of texts, in key
+-- order. Text is the one form that every type can be written to and read back from.
+create table changefeed.change_row (
+    change_id bigint primary key,
+    key       jsonb
+);
+
+-- The shard of a value; documented in docs/feeds.md, the same on every database.
+create function changefeed.shard_of(value bigint, shards integer) returns smallint
+language sql immutable parallel safe as $$
+    select coalesce(((value % shards) + shards) % shards, 0)::smallint
+$$;
+
+create function changefeed.shard_of(value text, shards integer) returns smallint
+language plpgsql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
+declare
+    bytes bytea := convert_to(value, 'UTF8');
+    total bigint := 0;
+begin
+    if value is null then
+        return 0;
+    end if;
+    for i in 1 .. least(length(bytes), 255) loop
+        total := total + get_byte(bytes, i - 1)::bigint * ((i * i * 7919) % 65521);
+    end loop;
+    return (((total * 40503) % 4294967296) >> 12) % shards;
+end $$;
+
+-- Publishes a change of one row, for the triggers of captured tables.
+create function changefeed.publish_row(feed_id smallint, shard smallint, key jsonb) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    id bigint := nextval('changefeed.change_id');
+begin
+    insert into changefeed.change_row (change_id, key) values (id, publish_row.key);
+    insert into changefeed.change (feed_id, shard, change_id)
+    values (publish_row.feed_id, publish_row.shard, id);
+end $$;
+
+-- The primary key of a row as a JSON array, by the catalogue: the slow way, for a table whose
+-- key columns were renamed after its trigger was made.
+create function changefeed.key_of(source regclass, row_data jsonb) returns jsonb
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select jsonb_agg(row_data ->> a.attname::text order by k.place)
+    from pg_index x
+    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
+    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
+    where x.indrelid = source and x.indisprimary
+$$;
+
+-- Consumers and backfills -----------------------------------------------------------------------
+
+create table changefeed.consumer (
+    name       varchar(100) not null check (name ~ '^[a-zA-Z0-9_-]+$'),
+    feed_id    smallint not null,
+    shard      smallint not null,
+    -- Text, because other kinds of feeds have other kinds of cursors.
+    cursor     text not null check (cursor ~ '^[0-9]{1,18}$'),
+    updated_at timestamptz not null default clock_timestamp(),
+    primary key (name, feed_id, shard),
+    foreign key (feed_id, shard) references changefeed.shard_definition on delete cascade
+);
+
+create function changefeed.consumer_touch() returns trigger
+language plpgsql as $$
+begin
+    new.updated_at := pg_catalog.clock_timestamp();
+    return new;
+end $$;
+
+create trigger consumer_touch before update on changefeed.consumer
+for each row execute function changefeed.consumer_touch();
+
+create table changefeed.backfill (
+    feed_id     smallint primary key references changefeed.feed on delete cascade,
+    -- The primary key of the last row done, as a JSON array.
+    last_key    jsonb,
+    done        bigint not null default 0,
+    total       bigint not null,
+    finished_at timestamptz
+);
+
+-- Nothing of this is for everybody; `docs/postgres.md` has the grants for writers, readers and
+-- sweepers.
+revoke all on all functions in schema changefeed from public;
+revoke all on all procedures in schema changefeed from public;

@@ -1,0 +1,127 @@
+//! The trigger that publishes every change of a table.
+
+use changefeed_core::{Error, FeedId, Kind, Result};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+use crate::source::Table;
+
+/// Sorts before the application's own triggers, so that a trigger of theirs that changes the
+/// row again is seen after the change that caused it.
+pub(crate) fn trigger_name(feed: FeedId) -> String {
+    format!("00_changefeed_{feed}")
+}
+
+/// Types whose text does not depend on a setting of the writer's session.
+const STEADY: [&str; 12] = [
+    "smallint",
+    "integer",
+    "bigint",
+    "text",
+    "uuid",
+    "numeric",
+    "boolean",
+    "name",
+    "oid",
+    "character varying",
+    "character",
+    "\"char\"",
+];
+
+/// Creates the trigger and its function for a feed with these shards.
+pub(crate) async fn install(
+    client: &impl GenericClient,
+    feed: FeedId,
+    table: &Table,
+    shard_by: Option<&str>,
+    shards: i16,
+) -> Result<()> {
+    let settings = if table.key.iter().all(|c| is_steady(&c.type_sql)) {
+        ""
+    } else {
+        "set datestyle = 'ISO, YMD' set timezone = 'UTC' set bytea_output = hex \
+         set intervalstyle = postgres set extra_float_digits = 1"
+    };
+    let sql = include_str!("sql/capture.sql")
+        .replace("{feed}", &feed.to_string())
+        .replace("{function}", &function_name(feed))
+        .replace("{trigger}", &crate::quote::identifier(&trigger_name(feed)))
+        .replace("{settings}", settings)
+        .replace("{old_key}", &table.key_array("old"))
+        .replace("{new_key}", &table.key_array("new"))
+        .replace(
+            "{old_shard}",
+            &table.shard_expression("old", shard_by, shards)?,
+        )
+        .replace(
+            "{new_shard}",
+            &table.shard_expression("new", shard_by, shards)?,
+        )
+        .replace("{table}", &table.sql);
+    client.batch_execute(&sql).await.map_err(|e| {
+        let error = db(e);
+        match error.kind() {
+            Kind::Permission => Error::new(
+                Kind::Permission,
+                format!(
+                    "the database user may not create a trigger on {}",
+                    table.name
+                ),
+            )
+            .advise(format!("grant trigger on {} to this user", table.sql))
+            .caused_by(error),
+            _ => error,
+        }
+    })
+}
+
+fn is_steady(type_sql: &str) -> bool {
+    let bare = type_sql.split('(').next().unwrap_or(type_sql);
+    STEADY.contains(&bare)
+}
+
+fn function_name(feed: FeedId) -> String {
+    crate::quote::identifier(&format!("capture_{feed}"))
+}
+
+/// Removes the trigger, wherever its table is by now, and its function.
+pub(crate) async fn uninstall(client: &impl GenericClient, feed: FeedId) -> Result<()> {
+    client
+        .batch_execute(&format!(
+            "drop function if exists changefeed.{} cascade",
+            function_name(feed)
+        ))
+        .await
+        .map_err(db)
+}
+
+/// Checks that changes can be captured from a table, and says why not.
+pub(crate) fn check(table: &Table) -> Result<()> {
+    let what = match table.relkind.as_str() {
+        "r" | "p" => None,
+        "v" => Some("a view"),
+        "m" => Some("a materialized view"),
+        "f" => Some("a foreign table"),
+        _ => Some("not a table"),
+    };
+    if let Some(what) = what {
+        return Err(Error::invalid(format!(
+            "{} is {what}; changes can only be captured from a table",
+            table.name
+        )));
+    }
+    if table.name.schema.as_deref() == Some("changefeed") {
+        return Err(Error::invalid(format!(
+            "{} is one of changefeed's own tables",
+            table.name
+        )));
+    }
+    if table.key.is_empty() {
+        return Err(Error::invalid(format!(
+            "table {} has no primary key, so its changes could not be told apart",
+            table.name
+        ))
+        .advise("add a primary key to it"));
+    }
+    Ok(())
+}

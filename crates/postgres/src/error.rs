@@ -1,0 +1,66 @@
+//! What the server says, in our words. Decided by SQLSTATE, never by message text.
+
+use changefeed_core::{Error, Kind};
+use tokio_postgres::error::SqlState;
+
+/// Turns an error of the driver into ours.
+pub(crate) fn db(error: tokio_postgres::Error) -> Error {
+    let Some(reported) = error.as_db_error() else {
+        return Error::new(Kind::Unavailable, "the PostgreSQL server cannot be reached")
+            .advise("check host and port, and that the server is running")
+            .caused_by(error);
+    };
+    let message = reported.message().to_owned();
+    let hint = reported.hint().map(str::to_owned);
+    let code = reported.code().clone();
+    let built = match &code {
+        c if *c == SqlState::INVALID_PASSWORD
+            || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
+        {
+            Error::new(
+                Kind::Permission,
+                format!("the server refused the login: {message}"),
+            )
+            .advise("check user and password in the database URL")
+        }
+        c if *c == SqlState::INVALID_CATALOG_NAME => {
+            Error::new(Kind::NotFound, message).advise("create it, or correct the database URL")
+        }
+        c if *c == SqlState::INSUFFICIENT_PRIVILEGE => Error::new(
+            Kind::Permission,
+            format!("the database user lacks a right: {message}"),
+        )
+        .advise("docs/postgres.md lists the grants for each role"),
+        c if *c == SqlState::ADMIN_SHUTDOWN
+            || *c == SqlState::CRASH_SHUTDOWN
+            || *c == SqlState::CANNOT_CONNECT_NOW
+            || *c == SqlState::TOO_MANY_CONNECTIONS =>
+        {
+            Error::new(
+                Kind::Unavailable,
+                format!("the server is not available: {message}"),
+            )
+        }
+        c if *c == SqlState::T_R_SERIALIZATION_FAILURE
+            || *c == SqlState::T_R_DEADLOCK_DETECTED
+            || *c == SqlState::LOCK_NOT_AVAILABLE =>
+        {
+            Error::new(Kind::Busy, message)
+        }
+        _ => {
+            let built = Error::new(Kind::Database, message);
+            match hint {
+                Some(hint) => built.advise(hint),
+                None => built,
+            }
+        }
+    };
+    built.caused_by(error)
+}
+
+/// Whether the error says that a table or column is not there (any more).
+pub(crate) fn is_undefined(error: &tokio_postgres::Error) -> bool {
+    error
+        .code()
+        .is_some_and(|c| *c == SqlState::UNDEFINED_TABLE || *c == SqlState::UNDEFINED_COLUMN)
+}

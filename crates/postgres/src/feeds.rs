@@ -1,0 +1,262 @@
+//! Feeds and shards.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::{
+    After, Backfill, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page, Result,
+    Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
+};
+use tokio_postgres::GenericClient;
+use tokio_postgres::error::SqlState;
+
+use crate::error::db;
+use crate::source::Table;
+use crate::{PostgresStore, capture};
+
+#[async_trait]
+impl FeedStore for PostgresStore {
+    fn fold(&self) -> Fold {
+        Fold::Lower
+    }
+
+    async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
+        new.validate()?;
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        let id = insert_feed(&*transaction, new).await?;
+        for shard in 0..new.shards {
+            transaction
+                .execute(
+                    "insert into changefeed.shard \
+                     (feed_id, shard, sweep_group, last_change_sequence_number) \
+                     values ($1, $2, $3, $4)",
+                    &[&id.0, &shard, &new.sweep_group.0, &new.start],
+                )
+                .await
+                .map_err(db)?;
+        }
+        let source = match &new.source {
+            Some(source) => Some(attach(&*transaction, id, source, new.shards).await?),
+            None => None,
+        };
+        transaction.commit().await.map_err(db)?;
+        self.inner.joins.forget(id);
+        Ok(Feed {
+            id,
+            name: new.name.clone(),
+            comment: new.comment.clone(),
+            shards: (0..new.shards)
+                .map(|shard| Shard {
+                    shard: ShardId(shard),
+                    sweep_group: new.sweep_group,
+                    longpoll: true,
+                })
+                .collect(),
+            source,
+        })
+    }
+
+    async fn drop_feed(&self, feed: &Feed) -> Result<()> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        // The trigger first: nobody can publish into the feed any more.
+        capture::uninstall(&*transaction, feed.id).await?;
+        if matches!(feed.source, Some(Source::Captured { .. })) {
+            transaction
+                .execute(
+                    "delete from changefeed.change_row r using changefeed.change c \
+                     where c.feed_id = $1 and r.change_id = c.change_id",
+                    &[&feed.id.0],
+                )
+                .await
+                .map_err(db)?;
+        }
+        let gone = transaction
+            .execute(
+                "delete from changefeed.feed where feed_id = $1",
+                &[&feed.id.0],
+            )
+            .await
+            .map_err(db)?;
+        transaction.commit().await.map_err(db)?;
+        self.inner.joins.forget(feed.id);
+        if gone == 0 {
+            return Err(Error::not_found(format!(
+                "feed '{}' is already gone",
+                feed.name
+            )));
+        }
+        Ok(())
+    }
+
+    async fn feeds(&self) -> Result<Vec<Feed>> {
+        let client = self.client().await?;
+        let (feeds, shards) = tokio::try_join!(
+            client.query(include_str!("sql/feeds.sql"), &[]),
+            client.query(
+                "select feed_id, shard, sweep_group, longpoll from changefeed.shard_definition \
+                 order by feed_id, shard",
+                &[],
+            ),
+        )
+        .map_err(db)?;
+        let mut by_feed: BTreeMap<i16, Vec<Shard>> = BTreeMap::new();
+        for row in shards {
+            by_feed.entry(row.get(0)).or_default().push(Shard {
+                shard: ShardId(row.get(1)),
+                sweep_group: SweepGroup(row.get(2)),
+                longpoll: row.get(3),
+            });
+        }
+        Ok(feeds
+            .iter()
+            .map(|row| {
+                let id: i16 = row.get(0);
+                Feed {
+                    id: FeedId(id),
+                    name: FeedName::trusted(row.get(1)),
+                    comment: row.get(2),
+                    shards: by_feed.remove(&id).unwrap_or_default(),
+                    source: source(row),
+                }
+            })
+            .collect())
+    }
+
+    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+        self.read_page(feed, shard, after, limit).await
+    }
+
+    async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
+            .await
+            .map_err(db)?;
+        Ok(rows
+            .iter()
+            .map(|row| ShardState {
+                shard: ShardId(row.get(0)),
+                sweep_group: SweepGroup(row.get(1)),
+                last_change_sequence_number: row.get(2),
+                pending: row.get(3),
+                since_sweep_ms: row.get(4),
+            })
+            .collect())
+    }
+
+    async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        self.backfill_batch(feed, batch).await
+    }
+
+    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+        self.trim_batch(feed, age, batch).await
+    }
+}
+
+/// Inserts the feed, under the next free number if none is given.
+async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> Result<FeedId> {
+    let row = client
+        .query_one(
+            "insert into changefeed.feed (feed_id, name, comment) \
+             values (coalesce($1, (select coalesce(max(feed_id), 0) + 1 from changefeed.feed)), \
+                     $2, $3) \
+             returning feed_id",
+            &[&new.id.map(|id| id.0), &new.name.as_str(), &new.comment],
+        )
+        .await
+        .map_err(|e| {
+            let constraint = e
+                .as_db_error()
+                .and_then(|d| d.constraint())
+                .unwrap_or_default();
+            let taken = e.code() == Some(&SqlState::UNIQUE_VIOLATION);
+            let what = match (taken, constraint, new.id) {
+                (true, "feed_pkey", Some(id)) => format!("there is already a feed with id {id}"),
+                (true, ..) => format!("there is already a feed '{}'", new.name),
+                _ => return db(e),
+            };
+            Error::new(Kind::AlreadyExists, what).advise("`changefeed feed list` shows the feeds")
+        })?;
+    Ok(FeedId(row.get(0)))
+}
+
+/// Records where the rows are and, for a captured table, creates its trigger. Returns the source
+/// with the table's full name.
+async fn attach(
+    client: &impl GenericClient,
+    feed: FeedId,
+    source: &Source,
+    shards: i16,
+) -> Result<Source> {
+    let table = Table::find(client, source.table()).await?;
+    if let Some(column) = source.shard_by() {
+        table.column(column)?;
+    }
+    let shard_by = source.shard_by().map(str::to_owned);
+    let (kind, change_id_column, named) = match source {
+        Source::Captured { .. } => {
+            capture::check(&table)?;
+            capture::install(client, feed, &table, source.shard_by(), shards).await?;
+            (
+                "captured",
+                None,
+                Source::Captured {
+                    table: table.name.clone(),
+                    shard_by,
+                },
+            )
+        }
+        Source::Joined {
+            change_id_column, ..
+        } => {
+            table.column(change_id_column)?;
+            let named = Source::Joined {
+                table: table.name.clone(),
+                change_id_column: change_id_column.clone(),
+                shard_by,
+            };
+            ("joined", Some(change_id_column.as_str()), named)
+        }
+    };
+    client
+        .execute(
+            "insert into changefeed.feed_source \
+             (feed_id, kind, source, change_id_column, shard_by, shards) \
+             values ($1, $2, $3::oid::regclass, $4, $5, $6)",
+            &[
+                &feed.0,
+                &kind,
+                &table.oid,
+                &change_id_column,
+                &source.shard_by(),
+                &shards,
+            ],
+        )
+        .await
+        .map_err(db)?;
+    Ok(named)
+}
+
+fn source(row: &tokio_postgres::Row) -> Option<Source> {
+    let kind: Option<String> = row.get(3);
+    let table = match (
+        row.get::<_, Option<String>>(4),
+        row.get::<_, Option<String>>(5),
+    ) {
+        (Some(schema), Some(name)) => TableName::qualified(schema, name),
+        _ => TableName::unqualified("(dropped)"),
+    };
+    let change_id_column: Option<String> = row.get(6);
+    let shard_by: Option<String> = row.get(7);
+    match (kind?.as_str(), change_id_column) {
+        ("joined", Some(change_id_column)) => Some(Source::Joined {
+            table,
+            change_id_column,
+            shard_by,
+        }),
+        _ => Some(Source::Captured { table, shard_by }),
+    }
+}

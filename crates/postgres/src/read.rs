@@ -1,0 +1,156 @@
+//! Reading pages.
+
+use changefeed_core::{After, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId};
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+
+use crate::PostgresStore;
+use crate::error::{db, is_undefined};
+
+/// The ends of a shard.
+struct Bounds {
+    last: i64,
+    trimmed_to: i64,
+}
+
+impl PostgresStore {
+    pub(crate) async fn read_page(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        after: After,
+        limit: usize,
+    ) -> Result<Page> {
+        let limit = Page::check_limit(limit)?;
+        let from = match after {
+            After::First => 0,
+            // What is asked for lies in the future; only the end is needed.
+            After::Last => i64::MAX,
+            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
+                Error::invalid(format!(
+                    "cursor {cursor} does not belong to feed '{}'",
+                    feed.name
+                ))
+            })?,
+        };
+        let (page, bounds) = match self.fetch(feed, shard, from, limit).await? {
+            Ok(found) => found,
+            Err(_) => {
+                // The table behind the feed was altered since we looked at it: look again, once.
+                self.inner.joins.forget(feed.id);
+                self.fetch(feed, shard, from, limit).await?.map_err(db)?
+            }
+        };
+        // Lets `feed` explain a shard that does not exist.
+        let Some(bounds) = bounds else {
+            feed.shard(shard)?;
+            return Err(Error::not_found(format!(
+                "feed '{}' has no shard {shard}",
+                feed.name
+            )));
+        };
+        let start = match after {
+            After::First => bounds.trimmed_to,
+            After::Last => bounds.last,
+            After::Cursor(_) if from < bounds.trimmed_to => {
+                return Err(Error::new(
+                    Kind::CursorExpired,
+                    format!(
+                        "cursor {from} of feed '{}' shard {shard} has expired: changes up to {} \
+                         were trimmed",
+                        feed.name, bounds.trimmed_to
+                    ),
+                )
+                .advise("read the current state of the data, then go on from 'first' or 'last'"));
+            }
+            After::Cursor(_) if from > bounds.last => {
+                return Err(Error::new(
+                    Kind::CursorAhead,
+                    format!(
+                        "cursor {from} is ahead of feed '{}' shard {shard}, whose last number is \
+                         {}",
+                        feed.name, bounds.last
+                    ),
+                )
+                .advise(
+                    "it comes from another feed or database, or this database was restored from \
+                     a backup",
+                ));
+            }
+            After::Cursor(_) => from,
+        };
+        let next = page
+            .last()
+            .map_or(Cursor::Number(start), |change| change.cursor);
+        Ok(Page {
+            changes: page,
+            next,
+        })
+    }
+
+    /// Reads a page and then the ends of the shard, in one round trip. In this order, because a
+    /// trim in between then shows as an expired cursor and never as a silent jump. The inner
+    /// result is an error if the table behind the feed is not as we knew it.
+    async fn fetch(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        from: i64,
+        limit: usize,
+    ) -> Result<Result<(Vec<Change>, Option<Bounds>), tokio_postgres::Error>> {
+        let client = self.client().await?;
+        let join = self.join(&**client, feed).await?;
+        let (page, bounds) = match tokio::try_join!(
+            client.prepare_cached(&join.sql),
+            client.prepare_cached(include_str!("sql/bounds.sql")),
+        ) {
+            Ok(statements) => statements,
+            Err(error) if is_undefined(&error) => return Ok(Err(error)),
+            Err(error) => return Err(db(error)),
+        };
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let page_parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
+            [&feed.id.0, &shard.0, &from, &limit];
+        let bounds_parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
+            [&feed.id.0, &shard.0];
+        // Polled together, the driver sends both before it waits for the first.
+        let answers = tokio::try_join!(
+            client.query(&page, &page_parameters),
+            client.query_opt(&bounds, &bounds_parameters),
+        );
+        let (rows, bounds) = match answers {
+            Ok(answers) => answers,
+            Err(error) if is_undefined(&error) => return Ok(Err(error)),
+            Err(error) => return Err(db(error)),
+        };
+        let bounds = bounds.map(|row| Bounds {
+            last: row.get(0),
+            trimmed_to: row.get(1),
+        });
+        let changes: Result<Vec<Change>> =
+            rows.iter().map(|row| change(row, join.has_rows)).collect();
+        Ok(Ok((changes?, bounds)))
+    }
+}
+
+fn change(row: &Row, has_rows: bool) -> Result<Change> {
+    let content = if has_rows {
+        match row.get::<_, Option<String>>(2) {
+            Some(json) => Content::Row(RawValue::from_string(json).map_err(|e| {
+                Error::new(
+                    Kind::Database,
+                    "the database returned a row that is not JSON",
+                )
+                .caused_by(e)
+            })?),
+            None => Content::Gone,
+        }
+    } else {
+        Content::Unknown
+    };
+    Ok(Change {
+        cursor: Cursor::Number(row.get(0)),
+        change_id: row.get(1),
+        content,
+    })
+}

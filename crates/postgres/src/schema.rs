@@ -1,0 +1,114 @@
+//! Installing and removing the schema.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+use crate::{PostgresStore, quote};
+
+/// Every step, by ascending version.
+const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_feeds.sql"))];
+
+/// An arbitrary key for the advisory lock that keeps migrations apart.
+const MIGRATION_LOCK: i64 = 0x6368_616e_6765_6664;
+
+/// The SQL that installs everything into an empty database, for people who run it themselves.
+pub fn migration_script() -> String {
+    let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, sql)| *sql).collect();
+    format!("begin;\n\n{}\ncommit;\n", steps.join("\n"))
+}
+
+async fn installed(client: &impl GenericClient) -> Result<SchemaState> {
+    let row = client
+        .query_one(
+            "select to_regclass('changefeed.schema_version') is not null",
+            &[],
+        )
+        .await
+        .map_err(db)?;
+    if !row.get::<_, bool>(0) {
+        return Ok(SchemaState::Missing);
+    }
+    let row = client
+        .query_one(
+            "select coalesce(max(version), 0) from changefeed.schema_version",
+            &[],
+        )
+        .await
+        .map_err(db)?;
+    Ok(SchemaState::At(row.get(0)))
+}
+
+#[async_trait]
+impl SchemaStore for PostgresStore {
+    async fn schema(&self) -> Result<SchemaState> {
+        installed(&**self.raw_client().await?).await
+    }
+
+    async fn migrate(&self) -> Result<Migration> {
+        let mut client = self.raw_client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        // Instances that start together queue here; all but the first find nothing to do.
+        transaction
+            .execute("select pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK])
+            .await
+            .map_err(db)?;
+        let state = installed(&*transaction).await?;
+        let pending = state.pending()?;
+        let from = pending.start() - 1;
+        for (version, sql) in MIGRATIONS {
+            if pending.contains(&version) {
+                transaction.batch_execute(sql).await.map_err(|e| {
+                    let error = db(e);
+                    let advice = match error.kind() {
+                        Kind::Permission => {
+                            "grant CREATE on the database to this user, or give the output of \
+                             `changefeed migrate --print` to somebody who has it"
+                        }
+                        _ => "nothing was changed",
+                    };
+                    Error::new(error.kind(), format!("migration {version} failed: {error}"))
+                        .advise(advice)
+                        .caused_by(error)
+                })?;
+            }
+        }
+        transaction.commit().await.map_err(db)?;
+        self.inner.schema_checked.store(false, Ordering::Relaxed);
+        Ok(Migration {
+            from,
+            to: SCHEMA_VERSION,
+        })
+    }
+
+    async fn uninstall(&self) -> Result<()> {
+        let mut client = self.raw_client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        // Whatever its version: everything of ours is in our schema, but for the triggers on
+        // the application's tables, which use functions of our schema.
+        let triggers = transaction
+            .query(include_str!("sql/own_triggers.sql"), &[])
+            .await
+            .map_err(db)?;
+        for row in triggers {
+            let (name, table): (String, String) = (row.get(0), row.get(1));
+            transaction
+                .batch_execute(&format!(
+                    "drop trigger {} on {table}",
+                    quote::identifier(&name)
+                ))
+                .await
+                .map_err(db)?;
+        }
+        transaction
+            .batch_execute("drop schema if exists changefeed cascade")
+            .await
+            .map_err(db)?;
+        transaction.commit().await.map_err(db)?;
+        self.inner.schema_checked.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! The table behind a feed, as the catalogue describes it now, and the SQL that joins its rows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use changefeed_core::{Error, Feed, FeedId, Kind, Result, TableName};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+use crate::{PostgresStore, quote};
+
+/// A column of a primary key.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyColumn {
+    pub(crate) name: String,
+    /// The type as SQL, for casting a text back.
+    pub(crate) type_sql: String,
+}
+
+impl KeyColumn {
+    /// `alias."name" = (array ->> place)::type`
+    fn equals(&self, alias: &str, array: &str, place: usize) -> String {
+        format!(
+            "{alias}.{} = ({array}->>{place})::{}",
+            quote::identifier(&self.name),
+            self.type_sql
+        )
+    }
+}
+
+/// A table as it is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) oid: u32,
+    /// Schema and name, quoted.
+    pub(crate) sql: String,
+    pub(crate) name: TableName,
+    /// `r` table, `p` partitioned table, `v` view, …
+    pub(crate) relkind: String,
+    pub(crate) key: Vec<KeyColumn>,
+    /// Column names and their types as SQL.
+    pub(crate) columns: Vec<(String, String)>,
+}
+
+impl Table {
+    /// Looks a table up by name, through the search path if no schema is given.
+    pub(crate) async fn find(client: &impl GenericClient, name: &TableName) -> Result<Table> {
+        let row = client
+            .query_one("select to_regclass($1)::oid", &[&quote::table(name)])
+            .await
+            .map_err(db)?;
+        match row.get::<_, Option<u32>>(0) {
+            Some(oid) => Table::load(client, oid).await?.ok_or_else(|| missing(name)),
+            None => Err(missing(name)),
+        }
+    }
+
+    /// Reads the catalogue; `None` if there is no such table any more.
+    pub(crate) async fn load(client: &impl GenericClient, oid: u32) -> Result<Option<Table>> {
+        let Some(row) = client
+            .query_opt(include_str!("sql/table.sql"), &[&oid])
+            .await
+            .map_err(db)?
+        else {
+            return Ok(None);
+        };
+        let name = TableName::qualified(row.get::<_, String>(0), row.get::<_, String>(1));
+        let columns = client
+            .query(include_str!("sql/columns.sql"), &[&oid])
+            .await
+            .map_err(db)?;
+        let mut key: Vec<(i32, KeyColumn)> = columns
+            .iter()
+            .filter_map(|c| {
+                let place: Option<i32> = c.get(2);
+                place.map(|p| {
+                    (
+                        p,
+                        KeyColumn {
+                            name: c.get(0),
+                            type_sql: c.get(1),
+                        },
+                    )
+                })
+            })
+            .collect();
+        key.sort_by_key(|(place, _)| *place);
+        Ok(Some(Table {
+            oid,
+            sql: quote::table(&name),
+            name,
+            relkind: row.get(2),
+            key: key.into_iter().map(|(_, column)| column).collect(),
+            columns: columns.iter().map(|c| (c.get(0), c.get(1))).collect(),
+        }))
+    }
+
+    /// The type of a column as SQL, or an error that names the columns there are.
+    pub(crate) fn column(&self, name: &str) -> Result<&str> {
+        self.columns
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, t)| t.as_str())
+            .ok_or_else(|| {
+                let known: Vec<&str> = self.columns.iter().map(|(n, _)| n.as_str()).collect();
+                Error::not_found(format!("table {} has no column '{name}'", self.name))
+                    .advise(format!("its columns are {}", known.join(", ")))
+            })
+    }
+
+    /// `alias.key = array`, for a JSON array of texts.
+    pub(crate) fn key_equals(&self, alias: &str, array: &str) -> String {
+        let parts: Vec<String> = self
+            .key
+            .iter()
+            .enumerate()
+            .map(|(i, c)| c.equals(alias, array, i))
+            .collect();
+        parts.join(" and ")
+    }
+
+    /// The key of a row as a JSON array of texts.
+    pub(crate) fn key_array(&self, alias: &str) -> String {
+        let parts: Vec<String> = self
+            .key
+            .iter()
+            .map(|c| format!("{alias}.{}::pg_catalog.text", quote::identifier(&c.name)))
+            .collect();
+        format!("pg_catalog.jsonb_build_array({})", parts.join(", "))
+    }
+
+    /// The shard of a row, as an expression.
+    pub(crate) fn shard_expression(
+        &self,
+        alias: &str,
+        column: Option<&str>,
+        shards: i16,
+    ) -> Result<String> {
+        let Some(column) = column else {
+            return Ok("0::pg_catalog.int2".to_owned());
+        };
+        let form = match self.column(column)? {
+            "smallint" | "integer" | "bigint" => "int8",
+            _ => "text",
+        };
+        Ok(format!(
+            "changefeed.shard_of({alias}.{}::pg_catalog.{form}, {shards})",
+            quote::identifier(column)
+        ))
+    }
+}
+
+fn missing(name: &TableName) -> Error {
+    Error::not_found(format!("there is no table {name}"))
+        .advise("write it as in SQL, with its schema if it is not in the search path")
+}
+
+/// What the database remembers about a feed's source.
+pub(crate) struct StoredSource {
+    pub(crate) captured: bool,
+    pub(crate) oid: u32,
+    pub(crate) change_id_column: Option<String>,
+    pub(crate) shard_by: Option<String>,
+    pub(crate) shards: i16,
+}
+
+impl StoredSource {
+    pub(crate) async fn load(client: &impl GenericClient, feed: FeedId) -> Result<Option<Self>> {
+        let row = client
+            .query_opt(
+                "select kind = 'captured', source::oid, change_id_column, shard_by, shards \
+                 from changefeed.feed_source where feed_id = $1",
+                &[&feed.0],
+            )
+            .await
+            .map_err(db)?;
+        Ok(row.map(|row| StoredSource {
+            captured: row.get(0),
+            oid: row.get(1),
+            change_id_column: row.get(2),
+            shard_by: row.get(3),
+            shards: row.get(4),
+        }))
+    }
+
+    /// The table, or an error that says that it was dropped.
+    pub(crate) async fn table(&self, client: &impl GenericClient, feed: &Feed) -> Result<Table> {
+        Table::load(client, self.oid).await?.ok_or_else(|| {
+            Error::new(
+                Kind::NotFound,
+                format!("the table behind feed '{}' was dropped", feed.name),
+            )
+            .advise("`changefeed feed drop` removes the feed")
+        })
+    }
+}
+
+/// How the page of a feed is joined with its rows; remembered until it stops working.
+#[derive(Default)]
+pub(crate) struct Joins(Mutex<HashMap<FeedId, Arc<Join>>>);
+
+/// The SQL of a page.
+pub(crate) struct Join {
+    pub(crate) sql: String,
+    pub(crate) has_rows: bool,
+}
+
+impl Joins {
+    pub(crate) fn forget(&self, feed: FeedId) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&feed);
+    }
+}
+
+impl PostgresStore {
+    /// The SQL that reads a page of this feed.
+    pub(crate) async fn join(&self, client: &impl GenericClient, feed: &Feed) -> Result<Arc<Join>> {
+        let known = {
+            let joins = self
+                .inner
+                .joins
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            joins.get(&feed.id).cloned()
+        };
+        if let Some(join) = known {
+            return Ok(join);
+        }
+        let join = Arc::new(build(client, feed).await?);
+        let mut joins = self
+            .inner
+            .joins
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        joins.insert(feed.id, join.clone());
+        Ok(join)
+    }
+}
+
+async fn build(client: &impl GenericClient, feed: &Feed) -> Result<Join> {
+    let page = include_str!("sql/page.sql");
+    let Some(source) = StoredSource::load(client, feed.id).await? else {
+        let sql =
+            format!("select p.change_sequence_number, p.change_id from ({page}) p order by 1");
+        return Ok(Join {
+            sql,
+            has_rows: false,
+        });
+    };
+    let table = source.table(client, feed).await?;
+    let (join, condition) = match &source.change_id_column {
+        Some(column) if !source.captured => (
+            String::new(),
+            format!("changefeed_row.{} = p.change_id", quote::identifier(column)),
+        ),
+        _ => (
+            "left join changefeed.change_row r on r.change_id = p.change_id".to_owned(),
+            table.key_equals("changefeed_row", "r.key"),
+        ),
+    };
+    // An alias that no column has: in `row_to_json(t)` a column `t` would win over the row.
+    let sql = format!(
+        "select p.change_sequence_number, p.change_id, \
+           (select row_to_json(changefeed_row)::text from {} changefeed_row where {condition} \
+            limit 1) \
+         from ({page}) p {join} order by 1",
+        table.sql
+    );
+    Ok(Join {
+        sql,
+        has_rows: true,
+    })
+}

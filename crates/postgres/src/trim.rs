@@ -1,0 +1,65 @@
+//! Removing old changes that everybody has read.
+
+use std::time::Duration;
+
+use changefeed_core::{Feed, Result, Trimmed};
+
+use crate::PostgresStore;
+use crate::error::db;
+
+impl PostgresStore {
+    pub(crate) async fn trim_batch(
+        &self,
+        feed: &Feed,
+        age: Duration,
+        batch: usize,
+    ) -> Result<Trimmed> {
+        let mut client = self.client().await?;
+        let seconds = age.as_secs_f64();
+        let mut left = i64::try_from(batch).unwrap_or(i64::MAX);
+        let mut trimmed = Trimmed::default();
+        for shard in &feed.shards {
+            let transaction = client.transaction().await.map_err(db)?;
+            // Locked in a statement of its own, so that what follows sees the newest state.
+            transaction
+                .execute(
+                    "select from changefeed.shard_definition \
+                     where feed_id = $1 and shard = $2 for no key update",
+                    &[&feed.id.0, &shard.shard.0],
+                )
+                .await
+                .map_err(db)?;
+            let row = transaction
+                .query_one(
+                    include_str!("sql/trim_limit.sql"),
+                    &[&feed.id.0, &shard.shard.0, &seconds],
+                )
+                .await
+                .map_err(db)?;
+            let (old, read_by_all, slowest): (Option<i64>, Option<i64>, Option<String>) =
+                (row.get(0), row.get(1), row.get(2));
+            let Some(old) = old else { continue };
+            let upto = old.min(read_by_all.unwrap_or(i64::MAX));
+            if let Some(slowest) = slowest.filter(|_| upto < old) {
+                trimmed
+                    .held_back_by
+                    .push(format!("{slowest} (shard {})", shard.shard));
+            }
+            let row = transaction
+                .query_one(
+                    include_str!("sql/trim.sql"),
+                    &[&feed.id.0, &shard.shard.0, &upto, &left],
+                )
+                .await
+                .map_err(db)?;
+            transaction.commit().await.map_err(db)?;
+            let removed: i64 = row.get(0);
+            trimmed.removed += u64::try_from(removed).unwrap_or(0);
+            left -= removed;
+            if left <= 0 {
+                break;
+            }
+        }
+        Ok(trimmed)
+    }
+}
