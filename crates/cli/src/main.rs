@@ -1,1 +1,52 @@
-fn main() {}
+//! The program `changefeed`: a thin layer over the library. This file is the table of contents.
+
+mod args;
+mod commands;
+mod demo;
+mod output;
+mod signals;
+
+use std::process::ExitCode;
+
+use args::{Args, Command};
+use changefeed::{Error, Kind, Result};
+use clap::Parser;
+use output::Out;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    init_logging();
+    let mut out = Out::new(args.json);
+    match run(args, &mut out).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => output::report(&error),
+    }
+}
+
+async fn run(args: Args, out: &mut Out) -> Result<()> {
+    let database = args.database();
+    match args.command {
+        Command::Serve(serve) => commands::serve::run(&database, args.db.is_some(), serve, out).await,
+        Command::Migrate(migrate) => commands::migrate::run(&database, migrate, out).await,
+        Command::Uninstall(uninstall) => commands::uninstall::run(&database, uninstall, out).await,
+        Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
+        Command::Consumer(consumer) => commands::consumer::run(&database, consumer, out).await,
+        Command::Sweep(sweep) => commands::sweep::run(&database, sweep, out).await,
+        Command::Status => commands::status::run(&database, out).await,
+        Command::Bench(bench) => commands::bench::run(&database, bench, out).await,
+        Command::Completions { shell } => commands::completions::run(shell, out),
+    }
+}
+
+/// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what.
+fn init_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,changefeed=info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+/// An error of usage, for what clap cannot see.
+fn usage(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(Kind::Invalid, message)
+}

@@ -144,9 +144,9 @@ impl NewFeed {
                 self.start
             )));
         }
-        if let Some(source) = &self.source
+        // An application that publishes by itself also chooses the shard by itself.
+        if let Some(Source::Captured { shard_by: None, .. }) = &self.source
             && self.shards > 1
-            && source.shard_by().is_none()
         {
             return Err(Error::invalid(format!(
                 "a feed with {} shards needs a column that decides the shard",

@@ -25,6 +25,7 @@ impl PostgresStore {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
+        source.require_shard(feed)?;
         let table = source.table(&*transaction, feed).await?;
         begin(&*transaction, feed, &table).await?;
         // One backfill at a time; the position is read under the lock.

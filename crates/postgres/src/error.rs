@@ -6,9 +6,7 @@ use tokio_postgres::error::SqlState;
 /// Turns an error of the driver into ours.
 pub(crate) fn db(error: tokio_postgres::Error) -> Error {
     let Some(reported) = error.as_db_error() else {
-        return Error::new(Kind::Unavailable, "the PostgreSQL server cannot be reached")
-            .advise("check host and port, and that the server is running")
-            .caused_by(error);
+        return unreported(error);
     };
     let message = reported.message().to_owned();
     let hint = reported.hint().map(str::to_owned);
@@ -56,6 +54,26 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
         }
     };
     built.caused_by(error)
+}
+
+/// An error that the server did not report: either the way to it is broken, or the driver could
+/// not make sense of what it sent.
+fn unreported(error: tokio_postgres::Error) -> Error {
+    let mut cause = std::error::Error::source(&error);
+    // A timeout while connecting has no cause at all.
+    let mut broken = error.is_closed() || cause.is_none();
+    while let Some(inner) = cause {
+        broken |= inner.is::<std::io::Error>();
+        cause = inner.source();
+    }
+    if broken {
+        Error::new(Kind::Unavailable, "the PostgreSQL server cannot be reached")
+            .advise("check host and port, and that the server is running")
+            .caused_by(error)
+    } else {
+        Error::new(Kind::Database, "the conversation with the PostgreSQL server failed")
+            .caused_by(error)
+    }
 }
 
 /// Whether the error says that a table or column is not there (any more).

@@ -161,7 +161,7 @@ async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> Result<FeedI
     let row = client
         .query_one(
             "insert into changefeed.feed (feed_id, name, comment) \
-             values (coalesce($1, (select coalesce(max(feed_id), 0) + 1 from changefeed.feed)), \
+             values (coalesce($1::smallint, (select coalesce(max(feed_id), 0) + 1 from changefeed.feed)), \
                      $2, $3) \
              returning feed_id",
             &[&new.id.map(|id| id.0), &new.name.as_str(), &new.comment],

@@ -183,6 +183,18 @@ impl StoredSource {
         }))
     }
 
+    /// Refuses to guess the shard of rows that the application has not published itself.
+    pub(crate) fn require_shard(&self, feed: &Feed) -> Result<()> {
+        if self.shards > 1 && self.shard_by.is_none() {
+            return Err(Error::invalid(format!(
+                "feed '{}' has {} shards and no column that decides the shard of a row",
+                feed.name, self.shards
+            ))
+            .advise("create the feed with --shard-by COLUMN, or insert the old data by hand"));
+        }
+        Ok(())
+    }
+
     /// The table, or an error that says that it was dropped.
     pub(crate) async fn table(&self, client: &impl GenericClient, feed: &Feed) -> Result<Table> {
         Table::load(client, self.oid).await?.ok_or_else(|| {

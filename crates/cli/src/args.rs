@@ -1,0 +1,290 @@
+//! The command line, as written.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use changefeed::{
+    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup,
+};
+use clap::{Parser, Subcommand};
+
+/// Change feeds from SQL databases that lose, repeat and reorder nothing.
+#[derive(Debug, Parser)]
+#[command(name = "changefeed", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// The database: sqlite:PATH or postgres://user:password@host/database
+    /// [default: sqlite:changefeed.db]
+    #[arg(long, global = true, env = "CHANGEFEED_DB", hide_env_values = true, value_name = "URL")]
+    pub(crate) db: Option<String>,
+
+    /// Print data as JSON, one object per line
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+impl Args {
+    /// The database's URL.
+    pub(crate) fn database(&self) -> String {
+        self.db.clone().unwrap_or_else(|| "sqlite:changefeed.db".to_owned())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run everything that is defined in the database, until stopped
+    Serve(Serve),
+    /// Install changefeed's tables, or bring them up to date
+    Migrate(Migrate),
+    /// Remove everything of changefeed's from the database
+    Uninstall(Uninstall),
+    /// Create, read, follow and tend feeds
+    #[command(subcommand)]
+    Feed(Feed),
+    /// See and move the cursors of named consumers
+    #[command(subcommand)]
+    Consumer(Consumer),
+    /// Give numbers to committed changes, until stopped
+    Sweep(Sweep),
+    /// Show feeds, consumers and sweepers
+    Status,
+    /// Measure changefeed against the bare database
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// Bring a living example: an SQLite database with an application that writes to it
+    #[arg(long)]
+    pub(crate) demo: bool,
+    /// How long the demo runs; until stopped unless given
+    #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
+    pub(crate) duration: Option<Duration>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Migrate {
+    /// Print the SQL instead of running it; needs no connection
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Uninstall {
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Feed {
+    /// Create a feed
+    Create(CreateFeed),
+    /// List the feeds
+    List,
+    /// Read one page of a shard
+    Read(ReadFeed),
+    /// Follow a feed as changes arrive
+    Tail(TailFeed),
+    /// Give numbers below the start to rows that are older than the feed
+    Backfill(BackfillFeed),
+    /// Remove old changes that every consumer has read
+    Trim(TrimFeed),
+    /// Remove a feed and everything in it
+    Drop(DropFeed),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct CreateFeed {
+    /// The feed's name: letters, digits, '_' and '-'
+    pub(crate) name: FeedName,
+    /// The feed's number, a constant of your application [default: the next free one]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) id: Option<FeedId>,
+    /// How many shards, numbered from 0
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i16).range(1..))]
+    pub(crate) shards: i16,
+    /// Publish every insert, update and delete of this table, by a trigger
+    #[arg(long, value_name = "TABLE", conflicts_with = "rows")]
+    pub(crate) from: Option<String>,
+    /// Find the rows of changes that the application publishes itself in this table
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) rows: Option<String>,
+    /// The column of --rows that holds the change_id
+    #[arg(long, value_name = "COLUMN", default_value = "change_id", requires = "rows")]
+    pub(crate) change_id_column: String,
+    /// The column whose value decides the shard
+    #[arg(long, value_name = "COLUMN")]
+    pub(crate) shard_by: Option<String>,
+    /// The group whose sweeper numbers this feed
+    #[arg(long, default_value_t, value_name = "GROUP", allow_negative_numbers = true)]
+    pub(crate) sweep_group: SweepGroup,
+    /// The number before the first
+    #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
+          value_parser = clap::value_parser!(i64).range(0..))]
+    pub(crate) start: i64,
+    /// Whatever you want to write about it
+    #[arg(long)]
+    pub(crate) comment: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReadFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// The shard
+    #[arg(long, default_value_t, allow_negative_numbers = true)]
+    pub(crate) shard: ShardId,
+    /// Where to begin: 'first', 'last' or a cursor
+    #[arg(long, default_value = "first", allow_negative_numbers = true)]
+    pub(crate) after: After,
+    /// How many changes at most
+    #[arg(long, default_value_t = 100, value_parser = page_size, allow_negative_numbers = true)]
+    pub(crate) limit: usize,
+    /// Wait this long for something to come
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "0s")]
+    pub(crate) wait: Duration,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TailFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// The shard [default: all]
+    #[arg(long, allow_negative_numbers = true)]
+    pub(crate) shard: Option<ShardId>,
+    /// Where to begin: 'first', 'last' or a cursor
+    #[arg(long, default_value = "last", allow_negative_numbers = true)]
+    pub(crate) after: After,
+    /// Go on where this named consumer stopped, and keep its cursor
+    #[arg(long, value_name = "NAME")]
+    pub(crate) consumer: Option<ConsumerName>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct BackfillFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// Rows per transaction
+    #[arg(long, default_value_t = 1000, value_parser = batch_size)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct TrimFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// Remove changes that got their number longer ago than this
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) older_than: Duration,
+    /// Changes per transaction
+    #[arg(long, default_value_t = 10_000, value_parser = batch_size)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct DropFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Consumer {
+    /// List consumers and how far behind they are
+    List,
+    /// Store a consumer's cursor
+    Set {
+        /// The consumer
+        name: ConsumerName,
+        /// The feed
+        #[arg(long)]
+        feed: FeedName,
+        /// The shard
+        #[arg(long, default_value_t, allow_negative_numbers = true)]
+        shard: ShardId,
+        /// The cursor of the last change it has read
+        #[arg(long)]
+        cursor: Cursor,
+    },
+    /// Forget a consumer, so that it holds nothing back any more
+    Drop {
+        /// The consumer
+        name: ConsumerName,
+        /// The feed
+        #[arg(long)]
+        feed: FeedName,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Sweep {
+    /// The group of shards to sweep
+    #[arg(long, default_value_t, allow_negative_numbers = true)]
+    pub(crate) group: SweepGroup,
+    /// One sweep only
+    #[arg(long)]
+    pub(crate) once: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Bench {
+    /// Publishing, sweeping, reading, latency and idling of feeds
+    Feeds {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+        /// Also write the report to this file
+        #[arg(long, value_name = "FILE")]
+        save: Option<PathBuf>,
+    },
+}
+
+/// Durations have units, so that nobody takes milliseconds for seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| format!("'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d"))
+}
+
+fn page_size(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n @ 1..=MAX_PAGE) => Ok(n),
+        _ => Err(format!("a page of {text} changes is not possible: ask for 1 to {MAX_PAGE}")),
+    }
+}
+
+fn batch_size(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n @ 1..=1_000_000) => Ok(n),
+        _ => Err(format!("a batch of {text} is not possible: use 1 to 1000000")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn durations_need_units() {
+        assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
+        assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86400));
+        assert!(duration("5").unwrap_err().contains("unit"));
+    }
+}

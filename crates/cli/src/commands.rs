@@ -1,0 +1,11 @@
+//! One file per command.
+
+pub(crate) mod bench;
+pub(crate) mod completions;
+pub(crate) mod consumer;
+pub(crate) mod feed;
+pub(crate) mod migrate;
+pub(crate) mod serve;
+pub(crate) mod status;
+pub(crate) mod sweep;
+pub(crate) mod uninstall;

@@ -1,0 +1,50 @@
+//! `changefeed feed create`
+
+use changefeed::{Changefeed, NewFeed, Result, Source};
+
+use crate::args::CreateFeed;
+use crate::output::Out;
+
+pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Result<()> {
+    if args.shard_by.is_some() && args.from.is_none() && args.rows.is_none() {
+        return Err(crate::usage("--shard-by needs a table to look at")
+            .advise("add --from TABLE or --rows TABLE"));
+    }
+    let shard_by = args.shard_by.as_deref().map(|c| db.column(c)).transpose()?;
+    let source = match (&args.from, &args.rows) {
+        (Some(table), _) => Some(Source::Captured { table: db.table(table)?, shard_by }),
+        (None, Some(table)) => Some(Source::Joined {
+            table: db.table(table)?,
+            change_id_column: db.column(&args.change_id_column)?,
+            shard_by,
+        }),
+        (None, None) => None,
+    };
+    let new = NewFeed {
+        name: args.name,
+        id: args.id,
+        comment: args.comment,
+        shards: args.shards,
+        sweep_group: args.sweep_group,
+        start: args.start,
+        source,
+    };
+    let feed = db.create_feed(&new).await?;
+    let definition = feed.definition();
+    if out.is_json() {
+        return out.object(definition);
+    }
+    let shards = match definition.shards.len() {
+        1 => "1 shard".to_owned(),
+        n => format!("{n} shards"),
+    };
+    out.line(format!("feed {} created with id {} and {shards}", definition.name, definition.id))?;
+    match &definition.source {
+        Some(Source::Captured { table, .. }) => out.line(format!(
+            "every insert, update and delete of {table} is published from now on; \
+             `changefeed feed backfill {}` adds the rows that are there already",
+            definition.name
+        )),
+        _ => Ok(()),
+    }
+}

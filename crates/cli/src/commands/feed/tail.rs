@@ -1,0 +1,42 @@
+//! `changefeed feed tail`
+
+use changefeed::futures::StreamExt;
+use changefeed::futures::stream::SelectAll;
+use changefeed::{After, Changefeed, Result};
+
+use crate::args::TailFeed;
+use crate::output::Out;
+use crate::signals;
+
+pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Result<()> {
+    let feed = db.feed(args.name.as_str()).await?;
+    let definition = feed.definition();
+    let shards = match args.shard {
+        Some(shard) => vec![definition.shard(shard)?.shard],
+        None => definition.shards.iter().map(|s| s.shard).collect(),
+    };
+    if let (After::Cursor(_), [_, _, ..]) = (args.after, shards.as_slice()) {
+        return Err(crate::usage("a cursor belongs to one shard").advise("add --shard N"));
+    }
+    let shutdown = signals::shutdown()?;
+    let mut changes = SelectAll::new();
+    for shard in shards {
+        let after = match &args.consumer {
+            Some(consumer) => {
+                feed.consumer_cursor(consumer, shard).await?.map_or(args.after, After::Cursor)
+            }
+            None => args.after,
+        };
+        changes.push(Box::pin(feed.follow(shard, after).map(move |change| (shard, change))));
+    }
+    while let Some(Some((shard, change))) = shutdown.run_until_cancelled(changes.next()).await {
+        let change = change?;
+        out.change(&definition.name, shard, &change)?;
+        out.flush()?;
+        if let Some(consumer) = &args.consumer {
+            // After printing: what was not stored is printed again, never lost.
+            feed.store_cursor(consumer, shard, change.cursor).await?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! `changefeed status`
+
+use changefeed::{Result, ShardState};
+use serde::Serialize;
+
+use crate::commands::consumer;
+use crate::output::{Out, human_ms};
+
+#[derive(Serialize)]
+struct FeedStatus<'a> {
+    kind: &'static str,
+    feed: &'a str,
+    feed_id: i16,
+    #[serde(flatten)]
+    state: &'a ShardState,
+}
+
+#[derive(Serialize)]
+struct Tagged<'a, T> {
+    kind: &'static str,
+    #[serde(flatten)]
+    value: &'a T,
+}
+
+pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
+    let db = changefeed::connect(database).await?;
+    let mut shards = Vec::new();
+    for feed in db.feeds().await? {
+        for state in feed.shard_states().await? {
+            shards.push((feed.name().to_owned(), feed.definition().id, state));
+        }
+    }
+    let consumers = db.consumers().await?;
+    let holders = db.lease_holders().await?;
+
+    if out.is_json() {
+        for (feed, id, state) in &shards {
+            out.object(&FeedStatus { kind: "shard", feed, feed_id: id.0, state })?;
+        }
+        for value in &consumers {
+            out.object(&Tagged { kind: "consumer", value })?;
+        }
+        for value in &holders {
+            out.object(&Tagged { kind: "lease", value })?;
+        }
+        return Ok(());
+    }
+
+    if shards.is_empty() {
+        out.line("no feeds yet; `changefeed feed create NAME --from TABLE` makes one")?;
+    } else {
+        let rows = shards
+            .iter()
+            .map(|(feed, _, s)| {
+                vec![
+                    format!("{feed}/{}", s.shard),
+                    s.sweep_group.to_string(),
+                    s.last_change_sequence_number.to_string(),
+                    s.pending.to_string(),
+                    format!("{} ago", human_ms(s.since_sweep_ms)),
+                ]
+            })
+            .collect();
+        out.table(&["SHARD", "GROUP", "LAST NUMBER", "PENDING", "LAST NUMBERED"], rows)?;
+    }
+    if !consumers.is_empty() {
+        out.line("")?;
+        consumer::table(&consumers, out)?;
+    }
+    if !holders.is_empty() {
+        out.line("")?;
+        let rows = holders
+            .iter()
+            .map(|h| {
+                let state = if h.expires_in_ms > 0 {
+                    format!("for {}", human_ms(h.expires_in_ms))
+                } else {
+                    "free".to_owned()
+                };
+                vec![h.name.clone(), h.owner.clone(), h.generation.to_string(), state]
+            })
+            .collect();
+        out.table(&["LEASE", "HOLDER", "GENERATION", "HELD"], rows)?;
+    }
+    if db.needs_sweeping()
+        && shards.iter().any(|(_, _, s)| s.pending > 0)
+        && holders.iter().all(|h| h.expires_in_ms <= 0)
+    {
+        out.line("")?;
+        out.line("changes are waiting for their numbers and nobody sweeps: run `changefeed serve`")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,38 @@
+//! `changefeed sweep`
+
+use changefeed::{Result, SchemaState, SweepTotals, require_current};
+
+use crate::args::Sweep;
+use crate::commands::serve::instance;
+use crate::output::Out;
+use crate::signals;
+
+pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()> {
+    let db = changefeed::connect(database).await?;
+    let state: SchemaState = db.schema().await?;
+    require_current(state)?;
+    if args.once {
+        let mut totals = SweepTotals::default();
+        totals.add(&db.sweep(args.group).await?);
+        return print(&totals, out);
+    }
+    let shutdown = signals::shutdown()?;
+    if !db.needs_sweeping() {
+        out.say("this database numbers changes as they are written; there is nothing to sweep")?;
+        shutdown.cancelled().await;
+        return print(&SweepTotals::default(), out);
+    }
+    out.say(format!("sweeping group {} until stopped", args.group))?;
+    let totals = db.sweeper(args.group, instance()).run(|_| {}, shutdown).await?;
+    print(&totals, out)
+}
+
+fn print(totals: &SweepTotals, out: &mut Out) -> Result<()> {
+    if out.is_json() {
+        return out.object(totals);
+    }
+    out.line(format!(
+        "{} changes numbered in {} sweeps, lag at most {} ms",
+        totals.changes, totals.iterations, totals.lag_ms
+    ))
+}

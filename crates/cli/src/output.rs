@@ -1,0 +1,176 @@
+//! What a person or a program gets to see.
+
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use changefeed::{Change, Content, Error, FeedName, Kind, Result, ShardId};
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+/// Standard output, for a person or, with `--json`, for a program.
+pub(crate) struct Out {
+    json: bool,
+    stdout: io::Stdout,
+}
+
+impl Out {
+    pub(crate) fn new(json: bool) -> Self {
+        Out { json, stdout: io::stdout() }
+    }
+
+    /// Whether a program reads.
+    pub(crate) fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Whether a person looks at a terminal.
+    pub(crate) fn is_terminal(&self) -> bool {
+        !self.json && self.stdout.is_terminal()
+    }
+
+    /// A line of text.
+    pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Result<()> {
+        writeln!(self.stdout, "{}", text.as_ref()).map_err(lost)
+    }
+
+    /// Text as it is.
+    pub(crate) fn text(&mut self, text: impl AsRef<str>) -> Result<()> {
+        self.stdout.write_all(text.as_ref().as_bytes()).map_err(lost)
+    }
+
+    /// A sentence for a person; nothing for a program.
+    pub(crate) fn say(&mut self, text: impl AsRef<str>) -> Result<()> {
+        if self.json { Ok(()) } else { self.line(text) }
+    }
+
+    /// One JSON object on a line of its own.
+    pub(crate) fn object(&mut self, value: &impl Serialize) -> Result<()> {
+        let text = serde_json::to_string(value)
+            .map_err(|e| Error::new(Kind::Database, "this cannot be written as JSON").caused_by(e))?;
+        self.line(text)
+    }
+
+    /// A table for a person.
+    pub(crate) fn table(&mut self, head: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_content_arrangement(if self.is_terminal() {
+            ContentArrangement::Dynamic
+        } else {
+            ContentArrangement::Disabled
+        });
+        table.set_header(head.to_vec());
+        table.add_rows(rows);
+        for line in table.to_string().lines() {
+            self.line(line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    /// One change.
+    pub(crate) fn change(
+        &mut self,
+        feed: &FeedName,
+        shard: ShardId,
+        change: &Change,
+    ) -> Result<()> {
+        if self.json {
+            return self.object(&ChangeLine {
+                feed: feed.as_str(),
+                shard,
+                cursor: change.cursor.to_string(),
+                change_id: change.change_id.to_string(),
+                row: change.content.row(),
+            });
+        }
+        let row = match &change.content {
+            Content::Unknown => String::new(),
+            Content::Gone => "(row gone)".to_owned(),
+            Content::Row(row) => row.get().to_owned(),
+        };
+        self.line(format!("{feed}/{shard}  {}  {}  {row}", change.cursor, change.change_id).trim_end())
+    }
+
+    /// Makes sure that a reader of a pipe sees what was printed so far.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.stdout.flush().map_err(lost)
+    }
+}
+
+/// A change as scripts expect it. Numbers are texts, because JSON readers round large ones.
+#[derive(Serialize)]
+struct ChangeLine<'a> {
+    feed: &'a str,
+    shard: ShardId,
+    cursor: String,
+    change_id: String,
+    row: Option<&'a RawValue>,
+}
+
+/// The reader of our output has gone away, as `head` does: not an error worth a word.
+fn lost(error: io::Error) -> Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        std::process::exit(0);
+    }
+    Error::new(Kind::Unavailable, "standard output cannot be written").caused_by(error)
+}
+
+/// Prints an error with its cause and the next step, and chooses the exit code: 2 for what the
+/// caller typed wrong, 1 for what failed.
+pub(crate) fn report(error: &Error) -> ExitCode {
+    let mut text = format!("error: {error}\n");
+    let mut cause = std::error::Error::source(error);
+    let mut said = error.to_string();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        // Drivers like to repeat themselves.
+        if !said.contains(&inner_text) {
+            text.push_str(&format!("  cause: {inner_text}\n"));
+            said = inner_text;
+        }
+        cause = inner.source();
+    }
+    if let Some(advice) = error.advice() {
+        text.push_str(&format!("  hint: {advice}\n"));
+    }
+    // Nothing is left to do when standard error is gone as well.
+    let _ = io::stderr().write_all(text.as_bytes());
+    match error.kind() {
+        Kind::Invalid => ExitCode::from(2),
+        _ => ExitCode::FAILURE,
+    }
+}
+
+/// Asks a question on the terminal; without a terminal it says which flag answers it.
+pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
+    if yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() {
+        return Err(crate::usage(format!("{question} Nobody is there to answer"))
+            .advise("add --yes to go ahead without asking"));
+    }
+    let mut stderr = io::stderr();
+    let _ = write!(stderr, "{question} Type 'yes' to go ahead: ");
+    let _ = stderr.flush();
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer).map_err(|e| {
+        Error::new(Kind::Unavailable, "standard input cannot be read").caused_by(e)
+    })?;
+    if answer.trim() == "yes" {
+        return Ok(());
+    }
+    Err(crate::usage("not confirmed; nothing was changed"))
+}
+
+/// A span of time as a person says it.
+pub(crate) fn human_ms(ms: i64) -> String {
+    match ms {
+        ..=0 => "0".to_owned(),
+        1..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{}.{} s", ms / 1000, ms % 1000 / 100),
+        60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
+        3_600_000..86_400_000 => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
+        _ => format!("{} d {} h", ms / 86_400_000, ms % 86_400_000 / 3_600_000),
+    }
+}
