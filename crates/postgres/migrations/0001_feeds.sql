@@ -339,9 +339,20 @@ begin
     select i.feed_id, i.shard, i.change_id
     from changefeed.inbox i
     join changefeed.shard_definition d on d.feed_id = i.feed_id and d.shard = i.shard
+    cross join lateral (
+        select p.snapshot
+        from changefeed.progress p
+        where p.feed_id = d.feed_id and p.shard = d.shard
+        order by p.last_change_sequence_number desc, p.sweep_id desc
+        limit 1
+    ) p
     where not exists (select from changefeed.numbered n
                       where n.feed_id = i.feed_id and n.shard = i.shard
-                        and n.change_id = i.change_id);
+                        and n.change_id = i.change_id)
+      -- Numbered and trimmed in the past life; an id that this cluster has not reached yet can
+      -- only be from there.
+      and not (i.xid >= pg_snapshot_xmax(pg_current_snapshot())
+               and pg_visible_in_snapshot(i.xid, p.snapshot));
     truncate changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3;
     insert into changefeed.progress
         (feed_id, shard, last_change_sequence_number, sweep_id, snapshot)

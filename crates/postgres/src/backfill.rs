@@ -6,6 +6,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::source::{StoredSource, Table};
+use crate::template::fill;
 use crate::{PostgresStore, quote};
 
 /// Tables up to this many rows (by the planner's estimate) are counted exactly.
@@ -136,7 +137,7 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
 /// One batch as one statement: picks rows, gives them numbers, moves the position.
 fn statement(source: &StoredSource, table: &Table, resumed: bool) -> Result<String> {
     let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
-    let template = if source.captured {
+    let (order, resume, template) = if source.captured {
         let columns: Vec<String> = table
             .key
             .iter()
@@ -149,28 +150,23 @@ fn statement(source: &StoredSource, table: &Table, resumed: bool) -> Result<Stri
             .enumerate()
             .map(|(i, c)| format!("(state.last_key->>{i})::{}", c.type_sql))
             .collect();
-        let resume = if resumed {
-            format!("where ({columns}) > ({})", last.join(", "))
-        } else {
-            String::new()
-        };
-        include_str!("sql/backfill_captured.sql")
-            .replace("{order}", &columns)
-            .replace("{resume}", &resume)
-            .replace("{key}", &table.key_array("t"))
+        let resume = format!("where ({columns}) > ({})", last.join(", "));
+        (columns, resume, include_str!("sql/backfill_captured.sql"))
     } else {
-        let column = quote::identifier(source.change_id_column.as_deref().unwrap_or("change_id"));
-        let resume = if resumed {
-            format!("and t.{column} > (state.last_key->>0)::bigint")
-        } else {
-            String::new()
-        };
-        include_str!("sql/backfill_joined.sql")
-            .replace("{column}", &column)
-            .replace("{resume}", &resume)
+        let column = source.change_id_column.as_deref().unwrap_or("change_id");
+        let column = format!("t.{}", quote::identifier(column));
+        let resume = format!("and {column} > (state.last_key->>0)::bigint");
+        (column, resume, include_str!("sql/backfill_joined.sql"))
     };
-    Ok(template
-        .replace("{shard}", &shard)
-        .replace("{table}", &table.sql)
-        .replace("{number}", include_str!("sql/backfill_number.sql")))
+    Ok(fill(
+        template,
+        &[
+            ("order", &order),
+            ("resume", if resumed { &resume } else { "" }),
+            ("key", &table.key_array("t")),
+            ("shard", &shard),
+            ("table", &table.sql),
+            ("number", include_str!("sql/backfill_number.sql")),
+        ],
+    ))
 }

@@ -5,6 +5,7 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::source::Table;
+use crate::template::{dollar_quote, fill};
 
 /// Sorts before the application's own triggers, so that a trigger of theirs that changes the
 /// row again is seen after the change that caused it.
@@ -42,22 +43,24 @@ pub(crate) async fn install(
         "set datestyle = 'ISO, YMD' set timezone = 'UTC' set bytea_output = hex \
          set intervalstyle = postgres set extra_float_digits = 1"
     };
-    let sql = include_str!("sql/capture.sql")
-        .replace("{feed}", &feed.to_string())
-        .replace("{function}", &function_name(feed))
-        .replace("{trigger}", &crate::quote::identifier(&trigger_name(feed)))
-        .replace("{settings}", settings)
-        .replace("{old_key}", &table.key_array("old"))
-        .replace("{new_key}", &table.key_array("new"))
-        .replace(
-            "{old_shard}",
-            &table.shard_expression("old", shard_by, shards)?,
-        )
-        .replace(
-            "{new_shard}",
-            &table.shard_expression("new", shard_by, shards)?,
-        )
-        .replace("{table}", &table.sql);
+    let (old_key, new_key) = (table.key_array("old"), table.key_array("new"));
+    let old_shard = table.shard_expression("old", shard_by, shards)?;
+    let new_shard = table.shard_expression("new", shard_by, shards)?;
+    let sql = fill(
+        include_str!("sql/capture.sql"),
+        &[
+            ("feed", &feed.to_string()),
+            ("function", &function_name(feed)),
+            ("trigger", &crate::quote::identifier(&trigger_name(feed))),
+            ("settings", settings),
+            ("quote", &dollar_quote(&[&old_key, &old_shard])),
+            ("old_key", &old_key),
+            ("new_key", &new_key),
+            ("old_shard", &old_shard),
+            ("new_shard", &new_shard),
+            ("table", &table.sql),
+        ],
+    );
     client.batch_execute(&sql).await.map_err(|e| {
         let error = db(e);
         match error.kind() {

@@ -6,6 +6,7 @@ use changefeed_core::{
     ShardId,
 };
 use tokio_postgres::GenericClient;
+use tokio_postgres::error::SqlState;
 
 use crate::PostgresStore;
 use crate::error::db;
@@ -112,7 +113,15 @@ impl ConsumerStore for PostgresStore {
                 &[&name.as_str(), &feed.id.0, &shard.0, &cursor.to_string()],
             )
             .await
-            .map_err(db)?;
+            .map_err(|e| {
+                if e.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) {
+                    return Error::not_found(format!(
+                        "feed '{}' has no shard {shard} any more",
+                        feed.name
+                    ));
+                }
+                db(e)
+            })?;
         Ok(())
     }
 

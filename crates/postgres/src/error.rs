@@ -71,8 +71,11 @@ fn unreported(error: tokio_postgres::Error) -> Error {
             .advise("check host and port, and that the server is running")
             .caused_by(error)
     } else {
-        Error::new(Kind::Database, "the conversation with the PostgreSQL server failed")
-            .caused_by(error)
+        Error::new(
+            Kind::Database,
+            "the conversation with the PostgreSQL server failed",
+        )
+        .caused_by(error)
     }
 }
 

@@ -16,6 +16,7 @@ mod read;
 mod schema;
 mod source;
 mod sweep;
+mod template;
 mod trim;
 mod wake;
 

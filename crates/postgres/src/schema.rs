@@ -89,6 +89,22 @@ impl SchemaStore for PostgresStore {
         let transaction = client.transaction().await.map_err(db)?;
         // Whatever its version: everything of ours is in our schema, but for the triggers on
         // the application's tables, which use functions of our schema.
+        let foreign: Vec<String> = transaction
+            .query(include_str!("sql/foreign_tables.sql"), &[])
+            .await
+            .map_err(db)?
+            .iter()
+            .map(|row| row.get(0))
+            .collect();
+        if !foreign.is_empty() {
+            return Err(Error::invalid(format!(
+                "the schema changefeed also holds tables that are not ours: {}",
+                foreign.join(", ")
+            ))
+            .advise(
+                "move them to another schema; a user called 'changefeed' creates tables here",
+            ));
+        }
         let triggers = transaction
             .query(include_str!("sql/own_triggers.sql"), &[])
             .await

@@ -4,12 +4,12 @@ with state as materialized (
     select b.last_key from changefeed.backfill b where b.feed_id = $1
 ),
 seen as materialized (
-    select t.{column}::bigint as change_id, {shard} as shard,
-           pg_catalog.jsonb_build_array(t.{column}::text) as key,
-           row_number() over (order by t.{column}) as ord
+    select {order}::bigint as change_id, {shard} as shard,
+           pg_catalog.jsonb_build_array({order}::text) as key,
+           row_number() over (order by {order}) as ord
     from state cross join lateral (
-        select * from {table} t where t.{column} is not null {resume}
-        order by t.{column} limit $2
+        select * from {table} t where {order} is not null {resume}
+        order by {order} limit $2
     ) t
 ),
 published as materialized (

@@ -1,7 +1,7 @@
 -- Runs with our rights, so that the table's writers need none on our schema; every name is
 -- spelt with its schema, so that the writer's search path does not matter.
 create function changefeed.{function}() returns trigger
-language plpgsql security definer {settings} as $capture$
+language plpgsql security definer {settings} as {quote}
 declare
     old_key   pg_catalog.jsonb;
     new_key   pg_catalog.jsonb;
@@ -40,7 +40,7 @@ begin
         perform changefeed.publish_row({feed}::pg_catalog.int2, new_shard, new_key);
     end if;
     return null;
-end $capture$;
+end {quote};
 
 revoke all on function changefeed.{function}() from public;
 

@@ -1,0 +1,10 @@
+-- Tables in our schema that no migration of ours has made.
+select c.relname::text
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = 'changefeed' and c.relkind in ('r', 'p', 'm', 'f')
+  and c.relname not in (
+      'schema_version', 'feed', 'feed_source', 'shard_definition', 'progress', 'numbered',
+      'inbox_0', 'inbox_1', 'inbox_2', 'inbox_3', 'cluster', 'lease', 'change_row', 'consumer',
+      'backfill')
+order by 1
