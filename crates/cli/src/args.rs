@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use changefeed::{
-    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup,
-};
+use changefeed::{After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup};
 use clap::{Parser, Subcommand};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
@@ -14,7 +12,13 @@ use clap::{Parser, Subcommand};
 pub(crate) struct Args {
     /// The database: sqlite:PATH or postgres://user:password@host/database
     /// [default: sqlite:changefeed.db]
-    #[arg(long, global = true, env = "CHANGEFEED_DB", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        global = true,
+        env = "CHANGEFEED_DB",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub(crate) db: Option<String>,
 
     /// Print data as JSON, one object per line
@@ -28,7 +32,9 @@ pub(crate) struct Args {
 impl Args {
     /// The database's URL.
     pub(crate) fn database(&self) -> String {
-        self.db.clone().unwrap_or_else(|| "sqlite:changefeed.db".to_owned())
+        self.db
+            .clone()
+            .unwrap_or_else(|| "sqlite:changefeed.db".to_owned())
     }
 }
 
@@ -119,13 +125,23 @@ pub(crate) struct CreateFeed {
     #[arg(long, value_name = "TABLE")]
     pub(crate) rows: Option<String>,
     /// The column of --rows that holds the change_id
-    #[arg(long, value_name = "COLUMN", default_value = "change_id", requires = "rows")]
+    #[arg(
+        long,
+        value_name = "COLUMN",
+        default_value = "change_id",
+        requires = "rows"
+    )]
     pub(crate) change_id_column: String,
     /// The column whose value decides the shard
     #[arg(long, value_name = "COLUMN")]
     pub(crate) shard_by: Option<String>,
     /// The group whose sweeper numbers this feed
-    #[arg(long, default_value_t, value_name = "GROUP", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        default_value_t,
+        value_name = "GROUP",
+        allow_negative_numbers = true
+    )]
     pub(crate) sweep_group: SweepGroup,
     /// The number before the first
     #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
@@ -252,21 +268,26 @@ pub(crate) enum Bench {
 
 /// Durations have units, so that nobody takes milliseconds for seconds.
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| format!("'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d"))
+    humantime::parse_duration(text).map_err(|_| {
+        format!("'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d")
+    })
 }
 
 fn page_size(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n @ 1..=MAX_PAGE) => Ok(n),
-        _ => Err(format!("a page of {text} changes is not possible: ask for 1 to {MAX_PAGE}")),
+        _ => Err(format!(
+            "a page of {text} changes is not possible: ask for 1 to {MAX_PAGE}"
+        )),
     }
 }
 
 fn batch_size(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(n @ 1..=1_000_000) => Ok(n),
-        _ => Err(format!("a batch of {text} is not possible: use 1 to 1000000")),
+        _ => Err(format!(
+            "a batch of {text} is not possible: use 1 to 1000000"
+        )),
     }
 }
 

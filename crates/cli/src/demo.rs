@@ -22,21 +22,29 @@ pub(crate) async fn run(
     shutdown: CancellationToken,
 ) -> Result<()> {
     // Dropped, and so removed, when the demo ends.
-    let scratch = tempfile::Builder::new().prefix("changefeed-demo-").tempdir().map_err(|e| {
-        Error::new(Kind::Unavailable, "no temporary directory can be made").caused_by(e)
-    })?;
+    let scratch = tempfile::Builder::new()
+        .prefix("changefeed-demo-")
+        .tempdir()
+        .map_err(|e| {
+            Error::new(Kind::Unavailable, "no temporary directory can be made").caused_by(e)
+        })?;
     let url = match database {
         Some(url) => url.to_owned(),
         None => format!("sqlite:{}", scratch.path().join("shop.db").display()),
     };
     let Backend::Sqlite { path } = Backend::parse(&url)? else {
-        return Err(crate::usage("the demo brings its own database and runs on SQLite only")
-            .advise("leave --db away, or use --db sqlite:PATH"));
+        return Err(
+            crate::usage("the demo brings its own database and runs on SQLite only")
+                .advise("leave --db away, or use --db sqlite:PATH"),
+        );
     };
     let db = changefeed::connect(&url).await?;
     db.migrate().await?;
     shop::open(&path)?;
-    let feeds = [feed(&db, "orders", 2).await?, feed(&db, "order-log", 1).await?];
+    let feeds = [
+        feed(&db, "orders", 2).await?,
+        feed(&db, "order-log", 1).await?,
+    ];
     welcome(&url, database.is_some(), out)?;
 
     if let Some(duration) = duration {
@@ -54,12 +62,13 @@ pub(crate) async fn run(
         for shard in &feed.definition().shards {
             let (name, shard) = (feed.name().to_owned(), shard.shard);
             let stream = feed.follow(shard, After::Last);
-            changes.push(Box::pin(stream.map(move |change| (name.clone(), shard, change))));
+            changes.push(Box::pin(
+                stream.map(move |change| (name.clone(), shard, change)),
+            ));
         }
     }
     let mut seen = 0;
-    while let Some(Some((feed, shard, change))) =
-        shutdown.run_until_cancelled(changes.next()).await
+    while let Some(Some((feed, shard, change))) = shutdown.run_until_cancelled(changes.next()).await
     {
         if out.is_json() {
             out.change(&feed.parse()?, shard, &change?)?;
@@ -96,7 +105,8 @@ async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<changefeed::Fe
 }
 
 fn welcome(url: &str, kept: bool, out: &mut Out) -> Result<()> {
-    let program = "changefeed";
+    // As it was started, so that the lines below can be copied.
+    let program = std::env::args().next().unwrap_or_else(|| "changefeed".to_owned());
     out.say(format!(
         "\
 A small shop writes orders to {url}{}
@@ -110,11 +120,14 @@ Try, in another terminal:
   {program} --db {url} feed read orders --shard 0 --after first --limit 5
   {program} --db {url} feed tail order-log --consumer me
   sqlite3 {} \"update orders set status = 'vip' where id = 1\"
-(with cargo: cargo run --release -- in place of {program})
 
 Ctrl-C stops.
 ",
-        if kept { "" } else { " (removed when the demo ends)" },
+        if kept {
+            ""
+        } else {
+            " (removed when the demo ends)"
+        },
         url.trim_start_matches("sqlite:"),
     ))
 }

@@ -27,7 +27,9 @@ async fn main() -> ExitCode {
 async fn run(args: Args, out: &mut Out) -> Result<()> {
     let database = args.database();
     match args.command {
-        Command::Serve(serve) => commands::serve::run(&database, args.db.is_some(), serve, out).await,
+        Command::Serve(serve) => {
+            commands::serve::run(&database, args.db.is_some(), serve, out).await
+        }
         Command::Migrate(migrate) => commands::migrate::run(&database, migrate, out).await,
         Command::Uninstall(uninstall) => commands::uninstall::run(&database, uninstall, out).await,
         Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
@@ -43,7 +45,10 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
 fn init_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,changefeed=info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
 }
 
 /// An error of usage, for what clap cannot see.

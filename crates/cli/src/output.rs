@@ -16,7 +16,10 @@ pub(crate) struct Out {
 
 impl Out {
     pub(crate) fn new(json: bool) -> Self {
-        Out { json, stdout: io::stdout() }
+        Out {
+            json,
+            stdout: io::stdout(),
+        }
     }
 
     /// Whether a program reads.
@@ -36,7 +39,9 @@ impl Out {
 
     /// Text as it is.
     pub(crate) fn text(&mut self, text: impl AsRef<str>) -> Result<()> {
-        self.stdout.write_all(text.as_ref().as_bytes()).map_err(lost)
+        self.stdout
+            .write_all(text.as_ref().as_bytes())
+            .map_err(lost)
     }
 
     /// A sentence for a person; nothing for a program.
@@ -46,19 +51,22 @@ impl Out {
 
     /// One JSON object on a line of its own.
     pub(crate) fn object(&mut self, value: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string(value)
-            .map_err(|e| Error::new(Kind::Database, "this cannot be written as JSON").caused_by(e))?;
+        let text = serde_json::to_string(value).map_err(|e| {
+            Error::new(Kind::Database, "this cannot be written as JSON").caused_by(e)
+        })?;
         self.line(text)
     }
 
     /// A table for a person.
     pub(crate) fn table(&mut self, head: &[&str], rows: Vec<Vec<String>>) -> Result<()> {
         let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_content_arrangement(if self.is_terminal() {
-            ContentArrangement::Dynamic
-        } else {
-            ContentArrangement::Disabled
-        });
+        table
+            .load_style(presets::NOTHING)
+            .set_content_arrangement(if self.is_terminal() {
+                ContentArrangement::Dynamic
+            } else {
+                ContentArrangement::Disabled
+            });
         table.set_header(head.to_vec());
         table.add_rows(rows);
         for line in table.to_string().lines() {
@@ -88,7 +96,13 @@ impl Out {
             Content::Gone => "(row gone)".to_owned(),
             Content::Row(row) => row.get().to_owned(),
         };
-        self.line(format!("{feed}/{shard}  {}  {}  {row}", change.cursor, change.change_id).trim_end())
+        self.line(
+            format!(
+                "{feed}/{shard}  {}  {}  {row}",
+                change.cursor, change.change_id
+            )
+            .trim_end(),
+        )
     }
 
     /// Makes sure that a reader of a pipe sees what was printed so far.
@@ -147,16 +161,18 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
         return Ok(());
     }
     if !io::stdin().is_terminal() {
-        return Err(crate::usage(format!("{question} Nobody is there to answer"))
-            .advise("add --yes to go ahead without asking"));
+        return Err(
+            crate::usage(format!("{question} Nobody is there to answer"))
+                .advise("add --yes to go ahead without asking"),
+        );
     }
     let mut stderr = io::stderr();
     let _ = write!(stderr, "{question} Type 'yes' to go ahead: ");
     let _ = stderr.flush();
     let mut answer = String::new();
-    io::stdin().read_line(&mut answer).map_err(|e| {
-        Error::new(Kind::Unavailable, "standard input cannot be read").caused_by(e)
-    })?;
+    io::stdin()
+        .read_line(&mut answer)
+        .map_err(|e| Error::new(Kind::Unavailable, "standard input cannot be read").caused_by(e))?;
     if answer.trim() == "yes" {
         return Ok(());
     }

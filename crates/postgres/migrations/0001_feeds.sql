@@ -167,23 +167,24 @@ select feed_id, shard, change_id, null::bigint from changefeed.pending;
 create function changefeed.change_insert() returns trigger
 language plpgsql security definer as $$
 declare
-    writer pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
-    kept   record;
+    writer  pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    segment pg_catalog.int4;
+    kept    record;
 begin
     if new.change_sequence_number is null then
-        case ((writer::pg_catalog.text::pg_catalog.int8) operator(pg_catalog.>>) 13)
-             operator(pg_catalog.&) 3
-        when 0 then
+        segment := ((writer::pg_catalog.text::pg_catalog.int8) operator(pg_catalog.>>) 13)
+                   operator(pg_catalog.&) 3;
+        if segment operator(pg_catalog.=) 0 then
             insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
               and d.shard operator(pg_catalog.=) new.shard;
-        when 1 then
+        elsif segment operator(pg_catalog.=) 1 then
             insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
               and d.shard operator(pg_catalog.=) new.shard;
-        when 2 then
+        elsif segment operator(pg_catalog.=) 2 then
             insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
@@ -193,7 +194,7 @@ begin
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
               and d.shard operator(pg_catalog.=) new.shard;
-        end case;
+        end if;
         if found then
             return new;
         end if;
@@ -372,7 +373,9 @@ end $$;
 -- each locks the shards it works on and leaves those alone that another one has locked.
 create function changefeed.sweep(sweep_group integer default 0)
 returns table (feed_id smallint, shard smallint, change_count bigint, lag_milliseconds bigint)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+-- Plans are made once per session, perhaps while the inbox is empty: they must not scan it whole.
+set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
     -- More than this is left for the next sweep, so that no shard waits long for another.
@@ -390,6 +393,8 @@ declare
     total   bigint := 0;
     mark    timestamptz;
     resume  bigint;
+    -- Whether shards without news get the newer snapshot as well.
+    thorough boolean := false;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'changefeed: sweep needs the isolation level read committed, not %',
@@ -406,116 +411,130 @@ begin
         perform changefeed.restamp();
     end if;
 
-    for s in
-        select d.feed_id, d.shard, d.longpoll
-        from changefeed.shard_definition d
-        cross join lateral (
-            select p.snapshot, p.target
-            from changefeed.progress p
-            where p.feed_id = d.feed_id and p.shard = d.shard
-            order by p.last_change_sequence_number desc, p.sweep_id desc
-            limit 1
-        ) p
-        where d.sweep_group = sweep.sweep_group
-          and (p.target is not null
-               or exists (select from changefeed.inbox i
-                          where i.feed_id = d.feed_id and i.shard = d.shard
-                            and i.xid >= pg_snapshot_xmax(p.snapshot))
-               or exists (select from changefeed.inbox i
-                          where i.feed_id = d.feed_id and i.shard = d.shard
-                            and i.xid = any (array(select pg_snapshot_xip(p.snapshot)))))
-        order by d.feed_id, d.shard
-        for no key update of d skip locked
     loop
-        -- Only now, with the lock held, in a statement of its own: a snapshot from before the
-        -- lock would show an old end and number changes twice.
-        select p.* into strict prev
-        from changefeed.progress p
-        where p.feed_id = s.feed_id and p.shard = s.shard
-        order by p.last_change_sequence_number desc, p.sweep_id desc
-        limit 1;
-
-        -- Our own transaction is not finished, whatever its snapshot says about itself: the
-        -- caller may have published in it, or may still.
-        me := pg_current_xact_id();
-        now_at := pg_current_snapshot();
-        if me < pg_snapshot_xmax(now_at) then
-            now_at := format('%s:%s:%s',
-                case when me < pg_snapshot_xmin(now_at) then me else pg_snapshot_xmin(now_at) end,
-                pg_snapshot_xmax(now_at),
-                (select string_agg(x::text, ',' order by x)
-                 from (select pg_snapshot_xip(now_at) union select me) o(x)))::pg_snapshot;
-        end if;
-        upto := coalesce(prev.target, now_at);
-        open := array(select pg_snapshot_xip(prev.snapshot));
-
-        insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
-        select s.feed_id, s.shard,
-               prev.last_change_sequence_number + row_number() over (order by piece.change_id),
-               piece.change_id
-        from (
-            select w.change_id
-            from (
-                select i.change_id from changefeed.inbox i
-                where i.feed_id = s.feed_id and i.shard = s.shard
-                  and i.xid >= pg_snapshot_xmax(prev.snapshot)
-                  and pg_visible_in_snapshot(i.xid, upto)
-                union all
-                select i.change_id from changefeed.inbox i
-                where i.feed_id = s.feed_id and i.shard = s.shard
-                  and i.xid = any (open)
-                  and pg_visible_in_snapshot(i.xid, upto)
-            ) w
-            where prev.target is null or w.change_id > prev.resume_after
-            order by w.change_id
-            -- With ties, so that an id that was used twice is not cut in half and lost.
-            fetch first batch rows with ties
-        ) piece;
-        get diagnostics done = row_count;
-        continue when done = 0 and prev.target is null;
-
-        resume := null;
-        if done >= batch then
-            select n.change_id into strict resume
-            from changefeed.numbered n
-            where n.feed_id = s.feed_id and n.shard = s.shard
-              and n.change_sequence_number = prev.last_change_sequence_number + done;
-        end if;
-        insert into changefeed.progress
-            (feed_id, shard, last_change_sequence_number, sweep_id, snapshot, target, resume_after)
-        values (s.feed_id, s.shard, prev.last_change_sequence_number + done, prev.sweep_id + 1,
-                case when resume is null then upto else prev.snapshot end,
-                case when resume is null then null else upto end,
-                resume);
-        -- Keep about one row a second, for the age of a number.
-        select p.swept_at into mark
-        from changefeed.progress p
-        where p.feed_id = s.feed_id and p.shard = s.shard
-        order by p.last_change_sequence_number desc, p.sweep_id desc
-        offset 2 limit 1;
-        if mark > clock_timestamp() - interval '1 second' then
-            delete from changefeed.progress p
+        for s in
+            select d.feed_id, d.shard, d.longpoll
+            from changefeed.shard_definition d
+            cross join lateral (
+                select p.snapshot, p.target
+                from changefeed.progress p
+                where p.feed_id = d.feed_id and p.shard = d.shard
+                order by p.last_change_sequence_number desc, p.sweep_id desc
+                limit 1
+            ) p
+            where d.sweep_group = sweep.sweep_group
+              and (thorough
+                   or p.target is not null
+                   or exists (select from changefeed.inbox i
+                              where i.feed_id = d.feed_id and i.shard = d.shard
+                                and i.xid >= pg_snapshot_xmax(p.snapshot))
+                   or exists (select from changefeed.inbox i
+                              where i.feed_id = d.feed_id and i.shard = d.shard
+                                and i.xid = any (array(
+                                    select x from pg_snapshot_xip(p.snapshot) x
+                                    where pg_visible_in_snapshot(x, pg_current_snapshot())))))
+            order by d.feed_id, d.shard
+            for no key update of d skip locked
+        loop
+            -- Only now, with the lock held, in a statement of its own: a snapshot from before the
+            -- lock would show an old end and number changes twice.
+            select p.* into strict prev
+            from changefeed.progress p
             where p.feed_id = s.feed_id and p.shard = s.shard
-              and p.last_change_sequence_number = prev.last_change_sequence_number
-              and p.sweep_id = prev.sweep_id;
-        end if;
+            order by p.last_change_sequence_number desc, p.sweep_id desc
+            limit 1;
 
-        if done > 0 then
-            if s.longpoll then
-                perform pg_notify('changefeed', format('%s/%s/%s', s.feed_id, s.shard,
-                                                       prev.last_change_sequence_number + done));
+            -- Our own transaction is not finished, whatever its snapshot says about itself: the
+            -- caller may have published in it, or may still.
+            me := pg_current_xact_id();
+            now_at := pg_current_snapshot();
+            if me < pg_snapshot_xmax(now_at) then
+                now_at := format('%s:%s:%s',
+                    case when me < pg_snapshot_xmin(now_at) then me else pg_snapshot_xmin(now_at) end,
+                    pg_snapshot_xmax(now_at),
+                    (select string_agg(x::text, ',' order by x)
+                     from (select pg_snapshot_xip(now_at) union select me) o(x)))::pg_snapshot;
             end if;
-            total := total + done;
-            feed_id := s.feed_id;
-            shard := s.shard;
-            change_count := done;
-            -- A ceiling: the time since the shard was last swept, or last found empty by this
-            -- session.
-            lag_milliseconds := ceil(extract(epoch from clock_timestamp()
-                - case when prev.target is null then greatest(prev.swept_at, earlier)
-                       else prev.swept_at end) * 1000);
-            return next;
-        end if;
+            upto := coalesce(prev.target, now_at);
+            -- Writers that were at work in the previous snapshot and have finished since.
+            open := array(select x from pg_snapshot_xip(prev.snapshot) x
+                          where pg_visible_in_snapshot(x, upto));
+
+            insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
+            select s.feed_id, s.shard,
+                   prev.last_change_sequence_number + row_number() over (order by piece.change_id),
+                   piece.change_id
+            from (
+                select w.change_id
+                from (
+                    select i.change_id from changefeed.inbox i
+                    where i.feed_id = s.feed_id and i.shard = s.shard
+                      and i.xid >= pg_snapshot_xmax(prev.snapshot)
+                      and pg_visible_in_snapshot(i.xid, upto)
+                    union all
+                    select i.change_id from changefeed.inbox i
+                    where i.feed_id = s.feed_id and i.shard = s.shard
+                      and i.xid = any (open)
+                      and pg_visible_in_snapshot(i.xid, upto)
+                ) w
+                where prev.target is null or w.change_id > prev.resume_after
+                order by w.change_id
+                -- With ties, so that an id that was used twice is not cut in half and lost.
+                fetch first batch rows with ties
+            ) piece;
+            get diagnostics done = row_count;
+            continue when done = 0 and prev.target is null and not thorough;
+
+            resume := null;
+            if done >= batch then
+                select n.change_id into strict resume
+                from changefeed.numbered n
+                where n.feed_id = s.feed_id and n.shard = s.shard
+                  and n.change_sequence_number = prev.last_change_sequence_number + done;
+            end if;
+            insert into changefeed.progress
+                (feed_id, shard, last_change_sequence_number, sweep_id, swept_at, snapshot, target,
+                 resume_after)
+            values (s.feed_id, s.shard, prev.last_change_sequence_number + done, prev.sweep_id + 1,
+                    case when done > 0 then clock_timestamp() else prev.swept_at end,
+                    case when resume is null then upto else prev.snapshot end,
+                    case when resume is null then null else upto end,
+                    resume);
+            -- Keep about one row a second, for the age of a number.
+            select p.swept_at into mark
+            from changefeed.progress p
+            where p.feed_id = s.feed_id and p.shard = s.shard
+            order by p.last_change_sequence_number desc, p.sweep_id desc
+            offset 2 limit 1;
+            if done = 0 or mark > clock_timestamp() - interval '1 second' then
+                delete from changefeed.progress p
+                where p.feed_id = s.feed_id and p.shard = s.shard
+                  and p.last_change_sequence_number = prev.last_change_sequence_number
+                  and p.sweep_id = prev.sweep_id;
+            end if;
+
+            if done > 0 then
+                if s.longpoll then
+                    perform pg_notify('changefeed', format('%s/%s/%s', s.feed_id, s.shard,
+                                                           prev.last_change_sequence_number + done));
+                end if;
+                total := total + done;
+                feed_id := s.feed_id;
+                shard := s.shard;
+                change_count := done;
+                -- A ceiling: the time since the shard was last swept, or last found empty by this
+                -- session.
+                lag_milliseconds := ceil(extract(epoch from clock_timestamp()
+                    - case when prev.target is null then greatest(prev.swept_at, earlier)
+                           else prev.swept_at end) * 1000);
+                return next;
+            end if;
+        end loop;
+        -- Looking took long: somebody is writing a great many rows that are not committed yet,
+        -- and every sweep would pass over them again. Take the newer snapshot for every shard,
+        -- found something or not: it counts that writer as one to be waited for by name.
+        exit when thorough or clock_timestamp() < began + interval '10 milliseconds';
+        thorough := true;
     end loop;
     perform set_config(memory, began::text, false);
     if total > 0 then

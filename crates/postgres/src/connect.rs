@@ -20,10 +20,11 @@ use crate::error::db;
 /// Connections a store keeps at most, the one that listens not counted.
 const POOL_SIZE: usize = 10;
 
-/// What every session of ours is set to, so that text forms do not depend on the server's or
-/// the user's defaults.
+/// What every session of ours is set to, so that neither text forms nor the isolation that
+/// sweeps need depend on the server's or the user's defaults.
 const SESSION: &str = "set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set bytea_output = hex; \
-     set intervalstyle = postgres; set extra_float_digits = 1";
+     set intervalstyle = postgres; set extra_float_digits = 1; \
+     set default_transaction_isolation = 'read committed'";
 
 /// Where to connect, and how.
 pub(crate) struct Target {

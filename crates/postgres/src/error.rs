@@ -11,7 +11,7 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
     let message = reported.message().to_owned();
     let hint = reported.hint().map(str::to_owned);
     let code = reported.code().clone();
-    let built = match &code {
+    match &code {
         c if *c == SqlState::INVALID_PASSWORD
             || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
         {
@@ -45,15 +45,14 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
         {
             Error::new(Kind::Busy, message)
         }
-        _ => {
-            let built = Error::new(Kind::Database, message);
+        code => {
+            let built = Error::new(Kind::Database, format!("{message} (SQLSTATE {})", code.code()));
             match hint {
                 Some(hint) => built.advise(hint),
                 None => built,
             }
         }
-    };
-    built.caused_by(error)
+    }
 }
 
 /// An error that the server did not report: either the way to it is broken, or the driver could

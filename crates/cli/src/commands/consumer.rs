@@ -18,10 +18,18 @@ pub(crate) async fn run(database: &str, args: Consumer, out: &mut Out) -> Result
             }
             table(&consumers, out)
         }
-        Consumer::Set { name, feed, shard, cursor } => {
+        Consumer::Set {
+            name,
+            feed,
+            shard,
+            cursor,
+        } => {
             let feed = db.feed(feed.as_str()).await?;
             feed.store_cursor(&name, shard, cursor).await?;
-            out.say(format!("consumer {name} of {}/{shard} stands at {cursor}", feed.name()))
+            out.say(format!(
+                "consumer {name} of {}/{shard} stands at {cursor}",
+                feed.name()
+            ))
         }
         Consumer::Drop { name, feed } => {
             let feed = db.feed(feed.as_str()).await?;
@@ -52,5 +60,15 @@ pub(crate) fn table(consumers: &[changefeed::Consumer], out: &mut Out) -> Result
             ]
         })
         .collect();
-    out.table(&["CONSUMER", "SHARD", "CURSOR", "BEHIND", "SINCE", "LAST SEEN"], rows)
+    out.table(
+        &[
+            "CONSUMER",
+            "SHARD",
+            "CURSOR",
+            "BEHIND",
+            "SINCE",
+            "LAST SEEN",
+        ],
+        rows,
+    )
 }

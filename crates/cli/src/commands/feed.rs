@@ -35,18 +35,30 @@ async fn trim(db: &Changefeed, args: TrimFeed, out: &mut Out) -> Result<()> {
         }
     };
     if out.is_json() {
-        return out.object(&changefeed::Trimmed { removed, held_back_by });
+        return out.object(&changefeed::Trimmed {
+            removed,
+            held_back_by,
+        });
     }
     out.line(format!("{removed} changes removed"))?;
     if !held_back_by.is_empty() {
-        out.line(format!("held back by consumers that have not read: {}", held_back_by.join(", ")))?;
+        out.line(format!(
+            "held back by consumers that have not read: {}",
+            held_back_by.join(", ")
+        ))?;
     }
     Ok(())
 }
 
 async fn drop_feed(db: &Changefeed, args: DropFeed, out: &mut Out) -> Result<()> {
     let feed = db.feed(args.name.as_str()).await?;
-    confirm(&format!("This removes feed '{}' with all its changes and cursors.", args.name), args.yes)?;
+    confirm(
+        &format!(
+            "This removes feed '{}' with all its changes and cursors.",
+            args.name
+        ),
+        args.yes,
+    )?;
     feed.drop_feed().await?;
     out.say(format!("feed {} is gone", args.name))
 }

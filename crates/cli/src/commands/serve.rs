@@ -37,7 +37,11 @@ pub(crate) fn instance() -> String {
     let since = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(0, |d| d.as_millis());
-    format!("{}/{}/{since:x}", host.to_string_lossy(), std::process::id())
+    format!(
+        "{}/{}/{since:x}",
+        host.to_string_lossy(),
+        std::process::id()
+    )
 }
 
 /// Runs a sweeper for every group that has shards, until told to stop.
@@ -67,8 +71,11 @@ async fn sweep_all(db: &Changefeed, shutdown: CancellationToken) -> Result<()> {
             () = tokio::time::sleep(LOOK_FOR_GROUPS) => {}
         }
         // A sweeper ends by itself only with an error that a person has to mend.
-        let ended: Vec<SweepGroup> =
-            sweepers.iter().filter(|(_, s)| s.is_finished()).map(|(g, _)| *g).collect();
+        let ended: Vec<SweepGroup> = sweepers
+            .iter()
+            .filter(|(_, s)| s.is_finished())
+            .map(|(g, _)| *g)
+            .collect();
         for group in ended {
             if let Some(sweeper) = sweepers.remove(&group) {
                 joined(sweeper).await?;
@@ -83,7 +90,9 @@ async fn sweep_all(db: &Changefeed, shutdown: CancellationToken) -> Result<()> {
 
 async fn joined(sweeper: JoinHandle<Result<()>>) -> Result<()> {
     sweeper.await.unwrap_or_else(|error| {
-        Err(changefeed::Error::new(changefeed::Kind::Database, "a sweeper broke down")
-            .caused_by(error))
+        Err(
+            changefeed::Error::new(changefeed::Kind::Database, "a sweeper broke down")
+                .caused_by(error),
+        )
     })
 }

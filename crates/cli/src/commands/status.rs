@@ -35,13 +35,24 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
 
     if out.is_json() {
         for (feed, id, state) in &shards {
-            out.object(&FeedStatus { kind: "shard", feed, feed_id: id.0, state })?;
+            out.object(&FeedStatus {
+                kind: "shard",
+                feed,
+                feed_id: id.0,
+                state,
+            })?;
         }
         for value in &consumers {
-            out.object(&Tagged { kind: "consumer", value })?;
+            out.object(&Tagged {
+                kind: "consumer",
+                value,
+            })?;
         }
         for value in &holders {
-            out.object(&Tagged { kind: "lease", value })?;
+            out.object(&Tagged {
+                kind: "lease",
+                value,
+            })?;
         }
         return Ok(());
     }
@@ -61,7 +72,10 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
                 ]
             })
             .collect();
-        out.table(&["SHARD", "GROUP", "LAST NUMBER", "PENDING", "LAST NUMBERED"], rows)?;
+        out.table(
+            &["SHARD", "GROUP", "LAST NUMBER", "PENDING", "LAST NUMBERED"],
+            rows,
+        )?;
     }
     if !consumers.is_empty() {
         out.line("")?;
@@ -77,7 +91,12 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
                 } else {
                     "free".to_owned()
                 };
-                vec![h.name.clone(), h.owner.clone(), h.generation.to_string(), state]
+                vec![
+                    h.name.clone(),
+                    h.owner.clone(),
+                    h.generation.to_string(),
+                    state,
+                ]
             })
             .collect();
         out.table(&["LEASE", "HOLDER", "GENERATION", "HELD"], rows)?;
@@ -87,7 +106,9 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
         && holders.iter().all(|h| h.expires_in_ms <= 0)
     {
         out.line("")?;
-        out.line("changes are waiting for their numbers and nobody sweeps: run `changefeed serve`")?;
+        out.line(
+            "changes are waiting for their numbers and nobody sweeps: run `changefeed serve`",
+        )?;
     }
     Ok(())
 }

@@ -23,7 +23,10 @@ pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()
         return print(&SweepTotals::default(), out);
     }
     out.say(format!("sweeping group {} until stopped", args.group))?;
-    let totals = db.sweeper(args.group, instance()).run(|_| {}, shutdown).await?;
+    let totals = db
+        .sweeper(args.group, instance())
+        .run(|_| {}, shutdown)
+        .await?;
     print(&totals, out)
 }
 

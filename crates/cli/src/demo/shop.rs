@@ -45,14 +45,18 @@ pub(super) fn run(path: &str, stop: &CancellationToken) -> Result<()> {
             ),
         }
         .map_err(failed)?;
-        std::thread::sleep(Duration::from_millis(u64::try_from(150 + dice.roll(700)).unwrap_or(500)));
+        std::thread::sleep(Duration::from_millis(
+            u64::try_from(150 + dice.roll(700)).unwrap_or(500),
+        ));
     }
     Ok(())
 }
 
 fn connect(path: &str) -> Result<Connection> {
     let connection = Connection::open(path).map_err(failed)?;
-    connection.busy_timeout(Duration::from_secs(10)).map_err(failed)?;
+    connection
+        .busy_timeout(Duration::from_secs(10))
+        .map_err(failed)?;
     Ok(connection)
 }
 

@@ -8,7 +8,11 @@ use crate::output::Out;
 
 pub(super) async fn run(db: &Changefeed, args: BackfillFeed, out: &mut Out) -> Result<()> {
     let feed = db.feed(args.name.as_str()).await?;
-    let bar = if out.is_terminal() { bar() } else { ProgressBar::hidden() };
+    let bar = if out.is_terminal() {
+        bar()
+    } else {
+        ProgressBar::hidden()
+    };
     let mut added = 0;
     let last = loop {
         let step = feed.backfill(args.batch).await?;
@@ -24,13 +28,20 @@ pub(super) async fn run(db: &Changefeed, args: BackfillFeed, out: &mut Out) -> R
         return out.object(&changefeed::Backfill { added, ..last });
     }
     if added == 0 {
-        return out.line(format!("nothing left to backfill; {} rows were done before", last.done));
+        return out.line(format!(
+            "nothing left to backfill; {} rows were done before",
+            last.done
+        ));
     }
-    out.line(format!("{added} rows backfilled; read them with --after first"))
+    out.line(format!(
+        "{added} rows backfilled; read them with --after first"
+    ))
 }
 
 fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:40} {human_pos}/{human_len} rows  {per_sec}  {eta} left")
-        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template(
+        "{bar:40} {human_pos}/{human_len} rows  {per_sec}  {eta} left",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(0).with_style(style)
 }

@@ -12,7 +12,10 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
     }
     let shard_by = args.shard_by.as_deref().map(|c| db.column(c)).transpose()?;
     let source = match (&args.from, &args.rows) {
-        (Some(table), _) => Some(Source::Captured { table: db.table(table)?, shard_by }),
+        (Some(table), _) => Some(Source::Captured {
+            table: db.table(table)?,
+            shard_by,
+        }),
         (None, Some(table)) => Some(Source::Joined {
             table: db.table(table)?,
             change_id_column: db.column(&args.change_id_column)?,
@@ -38,7 +41,10 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
         1 => "1 shard".to_owned(),
         n => format!("{n} shards"),
     };
-    out.line(format!("feed {} created with id {} and {shards}", definition.name, definition.id))?;
+    out.line(format!(
+        "feed {} created with id {} and {shards}",
+        definition.name, definition.id
+    ))?;
     match &definition.source {
         Some(Source::Captured { table, .. }) => out.line(format!(
             "every insert, update and delete of {table} is published from now on; \

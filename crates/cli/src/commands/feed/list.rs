@@ -19,7 +19,11 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
             let shards: Vec<String> = feed.shards.iter().map(|s| s.shard.to_string()).collect();
             let source = match &feed.source {
                 Some(Source::Captured { table, .. }) => format!("captured from {table}"),
-                Some(Source::Joined { table, change_id_column, .. }) => {
+                Some(Source::Joined {
+                    table,
+                    change_id_column,
+                    ..
+                }) => {
                     format!("rows in {table} by {change_id_column}")
                 }
                 None => String::new(),

@@ -10,7 +10,8 @@ pub(super) async fn run(db: &Changefeed, args: ReadFeed, out: &mut Out) -> Resul
     let page = if args.wait.is_zero() {
         feed.read(args.shard, args.after, args.limit).await?
     } else {
-        feed.poll(args.shard, args.after, args.limit, args.wait).await?
+        feed.poll(args.shard, args.after, args.limit, args.wait)
+            .await?
     };
     let name = &feed.definition().name;
     for change in &page.changes {

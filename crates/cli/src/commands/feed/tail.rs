@@ -22,12 +22,15 @@ pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Resul
     let mut changes = SelectAll::new();
     for shard in shards {
         let after = match &args.consumer {
-            Some(consumer) => {
-                feed.consumer_cursor(consumer, shard).await?.map_or(args.after, After::Cursor)
-            }
+            Some(consumer) => feed
+                .consumer_cursor(consumer, shard)
+                .await?
+                .map_or(args.after, After::Cursor),
             None => args.after,
         };
-        changes.push(Box::pin(feed.follow(shard, after).map(move |change| (shard, change))));
+        changes.push(Box::pin(
+            feed.follow(shard, after).map(move |change| (shard, change)),
+        ));
     }
     while let Some(Some((shard, change))) = shutdown.run_until_cancelled(changes.next()).await {
         let change = change?;
