@@ -4,6 +4,7 @@
 //! loop, and the seams ([`Store`]) behind which each database lives. Nothing in this crate knows
 //! a driver, opens a file or a socket, or decides by the name of a database.
 
+mod bounds;
 mod change;
 mod consumer;
 mod crash;
@@ -19,6 +20,7 @@ mod store;
 mod table;
 mod wake;
 
+pub use bounds::Bounds;
 pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;

@@ -46,7 +46,10 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             Error::new(Kind::Busy, message)
         }
         code => {
-            let built = Error::new(Kind::Database, format!("{message} (SQLSTATE {})", code.code()));
+            let built = Error::new(
+                Kind::Database,
+                format!("{message} (SQLSTATE {})", code.code()),
+            );
             match hint {
                 Some(hint) => built.advise(hint),
                 None => built,

@@ -1,0 +1,94 @@
+//! The ends of a shard, and which cursors lie between them.
+
+use crate::{After, Error, Feed, Kind, Result, ShardId};
+
+/// The ends of a shard that is ordered by numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The newest number given.
+    pub last: i64,
+    /// Everything up to here was trimmed.
+    pub trimmed_to: i64,
+}
+
+impl Bounds {
+    /// The number after which a reader begins, or why that is not possible. A cursor outside of
+    /// the ends is an error, never a silent jump.
+    pub fn begin(&self, feed: &Feed, shard: ShardId, after: After) -> Result<i64> {
+        let cursor = match after {
+            After::First => return Ok(self.trimmed_to),
+            After::Last => return Ok(self.last),
+            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
+                Error::invalid(format!(
+                    "cursor {cursor} does not belong to feed '{}'",
+                    feed.name
+                ))
+            })?,
+        };
+        if cursor < self.trimmed_to {
+            return Err(Error::new(
+                Kind::CursorExpired,
+                format!(
+                    "cursor {cursor} of feed '{}' shard {shard} has expired: changes up to {} were \
+                     trimmed",
+                    feed.name, self.trimmed_to
+                ),
+            )
+            .advise("read the current state of the data, then go on from 'first' or 'last'"));
+        }
+        if cursor > self.last {
+            return Err(Error::new(
+                Kind::CursorAhead,
+                format!(
+                    "cursor {cursor} is ahead of feed '{}' shard {shard}, whose last number is {}",
+                    feed.name, self.last
+                ),
+            )
+            .advise(
+                "it comes from another feed or database, or this database was restored from a \
+                 backup",
+            ));
+        }
+        Ok(cursor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Cursor, FeedId, FeedName};
+
+    fn begin(after: After) -> Result<i64> {
+        let feed = Feed {
+            id: FeedId(1),
+            name: FeedName::trusted("orders".into()),
+            comment: None,
+            shards: Vec::new(),
+            source: None,
+        };
+        Bounds {
+            last: 20,
+            trimmed_to: 10,
+        }
+        .begin(&feed, ShardId(0), after)
+    }
+
+    #[test]
+    fn a_cursor_between_the_ends_is_where_reading_begins() {
+        for (after, expected) in [
+            (After::First, 10),
+            (After::Last, 20),
+            (After::Cursor(Cursor::Number(10)), 10),
+            (After::Cursor(Cursor::Number(20)), 20),
+        ] {
+            assert_eq!(begin(after).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_cursor_outside_of_them_is_an_error() {
+        let kind = |n| begin(After::Cursor(Cursor::Number(n))).unwrap_err().kind();
+        assert_eq!(kind(9), Kind::CursorExpired);
+        assert_eq!(kind(21), Kind::CursorAhead);
+    }
+}
