@@ -1,17 +1,13 @@
 //! Reading pages.
 
-use changefeed_core::{After, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId};
+use changefeed_core::{
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId,
+};
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use crate::PostgresStore;
 use crate::error::{db, is_undefined};
-
-/// The ends of a shard.
-struct Bounds {
-    last: i64,
-    trimmed_to: i64,
-}
 
 impl PostgresStore {
     pub(crate) async fn read_page(
@@ -26,12 +22,8 @@ impl PostgresStore {
             After::First => 0,
             // What is asked for lies in the future; only the end is needed.
             After::Last => i64::MAX,
-            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
-                Error::invalid(format!(
-                    "cursor {cursor} does not belong to feed '{}'",
-                    feed.name
-                ))
-            })?,
+            // A cursor of another kind is refused below, together with those out of bounds.
+            After::Cursor(cursor) => cursor.number().unwrap_or(i64::MAX),
         };
         let (page, bounds) = match self.fetch(feed, shard, from, limit).await? {
             Ok(found) => found,
@@ -49,36 +41,7 @@ impl PostgresStore {
                 feed.name
             )));
         };
-        let start = match after {
-            After::First => bounds.trimmed_to,
-            After::Last => bounds.last,
-            After::Cursor(_) if from < bounds.trimmed_to => {
-                return Err(Error::new(
-                    Kind::CursorExpired,
-                    format!(
-                        "cursor {from} of feed '{}' shard {shard} has expired: changes up to {} \
-                         were trimmed",
-                        feed.name, bounds.trimmed_to
-                    ),
-                )
-                .advise("read the current state of the data, then go on from 'first' or 'last'"));
-            }
-            After::Cursor(_) if from > bounds.last => {
-                return Err(Error::new(
-                    Kind::CursorAhead,
-                    format!(
-                        "cursor {from} is ahead of feed '{}' shard {shard}, whose last number is \
-                         {}",
-                        feed.name, bounds.last
-                    ),
-                )
-                .advise(
-                    "it comes from another feed or database, or this database was restored from \
-                     a backup",
-                ));
-            }
-            After::Cursor(_) => from,
-        };
+        let start = bounds.begin(feed, shard, after)?;
         let next = page
             .last()
             .map_or(Cursor::Number(start), |change| change.cursor);
