@@ -52,6 +52,18 @@ impl Backend {
             .advise("use sqlite:PATH or postgres://user:password@host/database"))
     }
 
+    /// Refuses a database that would have to be created first. Opening creates an SQLite file,
+    /// which is not what somebody wants who has mistyped its name.
+    pub fn require_existing(&self) -> Result<()> {
+        match self {
+            Backend::Sqlite { path } if !std::path::Path::new(path).exists() => Err(
+                Error::not_found(format!("there is no database file '{path}'"))
+                    .advise("`changefeed migrate` creates it"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
     /// The SQL that installs our tables, for people who run it themselves.
     pub fn migration_script(&self) -> String {
         match self {

@@ -116,7 +116,8 @@ pub(crate) struct CreateFeed {
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) id: Option<FeedId>,
     /// How many shards, numbered from 0
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(i16).range(1..))]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i16).range(1..))]
     pub(crate) shards: i16,
     /// Publish every insert, update and delete of this table, by a trigger
     #[arg(long, value_name = "TABLE", conflicts_with = "rows")]
@@ -145,7 +146,7 @@ pub(crate) struct CreateFeed {
     pub(crate) sweep_group: SweepGroup,
     /// The number before the first
     #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
-          value_parser = clap::value_parser!(i64).range(0..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
     pub(crate) start: i64,
     /// Whatever you want to write about it
     #[arg(long)]
@@ -230,7 +231,7 @@ pub(crate) enum Consumer {
         #[arg(long, default_value_t, allow_negative_numbers = true)]
         shard: ShardId,
         /// The cursor of the last change it has read
-        #[arg(long)]
+        #[arg(long, allow_negative_numbers = true)]
         cursor: Cursor,
     },
     /// Forget a consumer, so that it holds nothing back any more

@@ -106,7 +106,9 @@ async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<changefeed::Fe
 
 fn welcome(url: &str, kept: bool, out: &mut Out) -> Result<()> {
     // As it was started, so that the lines below can be copied.
-    let program = std::env::args().next().unwrap_or_else(|| "changefeed".to_owned());
+    let program = std::env::args()
+        .next()
+        .unwrap_or_else(|| "changefeed".to_owned());
     out.say(format!(
         "\
 A small shop writes orders to {url}{}

@@ -9,7 +9,7 @@ mod signals;
 use std::process::ExitCode;
 
 use args::{Args, Command};
-use changefeed::{Error, Kind, Result};
+use changefeed::{Backend, Changefeed, Error, Kind, Result};
 use clap::Parser;
 use output::Out;
 
@@ -49,6 +49,12 @@ fn init_logging() {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .init();
+}
+
+/// Opens the database of a command that needs one to be there already.
+async fn connect(database: &str) -> Result<Changefeed> {
+    Backend::parse(database)?.require_existing()?;
+    changefeed::connect(database).await
 }
 
 /// An error of usage, for what clap cannot see.

@@ -42,7 +42,7 @@ impl FromStr for Cursor {
         match text.parse::<i64>() {
             Ok(n) if n >= 0 => Ok(Cursor::Number(n)),
             _ => Err(Error::invalid(format!(
-                "'{text}' is not a cursor: use 'first', 'last' or a number from an earlier page"
+                "'{text}' is not a cursor: it is a number from an earlier page"
             ))),
         }
     }
@@ -89,7 +89,11 @@ impl FromStr for After {
         match text {
             "first" => Ok(After::First),
             "last" => Ok(After::Last),
-            other => other.parse().map(After::Cursor),
+            other => other.parse().map(After::Cursor).map_err(|_| {
+                Error::invalid(format!(
+                    "'{text}' is not a cursor: use 'first', 'last' or a number from an earlier page"
+                ))
+            }),
         }
     }
 }

@@ -428,11 +428,12 @@ begin
                    or exists (select from changefeed.inbox i
                               where i.feed_id = d.feed_id and i.shard = d.shard
                                 and i.xid >= pg_snapshot_xmax(p.snapshot))
-                   or exists (select from changefeed.inbox i
-                              where i.feed_id = d.feed_id and i.shard = d.shard
-                                and i.xid = any (array(
-                                    select x from pg_snapshot_xip(p.snapshot) x
-                                    where pg_visible_in_snapshot(x, pg_current_snapshot())))))
+                   or exists (select from pg_snapshot_xip(p.snapshot) x
+                              cross join lateral (
+                                  select from changefeed.inbox i
+                                  where i.feed_id = d.feed_id and i.shard = d.shard and i.xid = x
+                                  offset 0) i
+                              where pg_visible_in_snapshot(x, pg_current_snapshot())))
             order by d.feed_id, d.shard
             for no key update of d skip locked
         loop
@@ -472,10 +473,13 @@ begin
                       and i.xid >= pg_snapshot_xmax(prev.snapshot)
                       and pg_visible_in_snapshot(i.xid, upto)
                     union all
-                    select i.change_id from changefeed.inbox i
-                    where i.feed_id = s.feed_id and i.shard = s.shard
-                      and i.xid = any (open)
-                      and pg_visible_in_snapshot(i.xid, upto)
+                    -- One by one, so that the plan can only look them up in the index; `= any`
+                    -- became a filter over the whole shard in plans made for an empty inbox.
+                    select i.change_id from unnest(open) o(xid)
+                    cross join lateral (
+                        select i.change_id from changefeed.inbox i
+                        where i.feed_id = s.feed_id and i.shard = s.shard and i.xid = o.xid
+                        offset 0) i
                 ) w
                 where prev.target is null or w.change_id > prev.resume_after
                 order by w.change_id

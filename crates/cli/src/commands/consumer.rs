@@ -1,12 +1,13 @@
 //! `changefeed consumer`
 
-use changefeed::{Error, Result};
+use changefeed::{After, Error, Result};
 
 use crate::args::Consumer;
+use crate::connect;
 use crate::output::{Out, human_ms};
 
 pub(crate) async fn run(database: &str, args: Consumer, out: &mut Out) -> Result<()> {
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     match args {
         Consumer::List => {
             let consumers = db.consumers().await?;
@@ -25,6 +26,8 @@ pub(crate) async fn run(database: &str, args: Consumer, out: &mut Out) -> Result
             cursor,
         } => {
             let feed = db.feed(feed.as_str()).await?;
+            // Refuses a cursor that no reader of this feed could have.
+            feed.read(shard, After::Cursor(cursor), 1).await?;
             feed.store_cursor(&name, shard, cursor).await?;
             out.say(format!(
                 "consumer {name} of {}/{shard} stands at {cursor}",

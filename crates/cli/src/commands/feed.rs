@@ -9,10 +9,11 @@ mod tail;
 use changefeed::{Changefeed, Result};
 
 use crate::args::{DropFeed, Feed, TrimFeed};
+use crate::connect;
 use crate::output::{Out, confirm};
 
 pub(crate) async fn run(database: &str, args: Feed, out: &mut Out) -> Result<()> {
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     match args {
         Feed::Create(args) => create::run(&db, args, out).await,
         Feed::List => list::run(&db, out).await,

@@ -7,6 +7,7 @@ use changefeed::{CancellationToken, Changefeed, Remedy, Result, SweepGroup, requ
 use tokio::task::JoinHandle;
 
 use crate::args::Serve;
+use crate::connect;
 use crate::output::Out;
 use crate::{demo, signals};
 
@@ -24,7 +25,7 @@ pub(crate) async fn run(
         let database = database_given.then_some(database);
         return demo::run(database, args.duration, out, shutdown).await;
     }
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     require_current(db.schema().await?)?;
     out.say("serving; Ctrl-C stops")?;
     sweep_all(&db, shutdown).await?;

@@ -4,6 +4,7 @@ use changefeed::{Result, ShardState};
 use serde::Serialize;
 
 use crate::commands::consumer;
+use crate::connect;
 use crate::output::{Out, human_ms};
 
 #[derive(Serialize)]
@@ -23,7 +24,7 @@ struct Tagged<'a, T> {
 }
 
 pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     let mut shards = Vec::new();
     for feed in db.feeds().await? {
         for state in feed.shard_states().await? {

@@ -4,11 +4,12 @@ use changefeed::{Result, SchemaState, SweepTotals, require_current};
 
 use crate::args::Sweep;
 use crate::commands::serve::instance;
+use crate::connect;
 use crate::output::Out;
 use crate::signals;
 
 pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()> {
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     let state: SchemaState = db.schema().await?;
     require_current(state)?;
     if args.once {

@@ -3,10 +3,11 @@
 use changefeed::{Result, SchemaState};
 
 use crate::args::Uninstall;
+use crate::connect;
 use crate::output::{Out, confirm};
 
 pub(crate) async fn run(database: &str, args: Uninstall, out: &mut Out) -> Result<()> {
-    let db = changefeed::connect(database).await?;
+    let db = connect(database).await?;
     if db.schema().await? == SchemaState::Missing {
         return out.say("changefeed is not installed in this database; nothing to remove");
     }
