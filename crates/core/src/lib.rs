@@ -18,6 +18,8 @@ mod schema;
 mod shard_by;
 mod store;
 mod table;
+mod ulid;
+mod ulid_transaction;
 mod wake;
 
 pub use bounds::Bounds;
@@ -39,4 +41,7 @@ pub use store::{
     WakeStore,
 };
 pub use table::{Fold, TableName};
+pub use ulid::{Ulid, UlidState};
+pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
+pub use uuid::Uuid;
 pub use wake::{Subscription, WakeHub};

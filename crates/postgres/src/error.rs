@@ -46,6 +46,9 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             Error::new(Kind::Busy, message)
         }
         code => {
+            if let Some(error) = crate::ulids::explain(code.code(), message.clone()) {
+                return error;
+            }
             let built = Error::new(
                 Kind::Database,
                 format!("{message} (SQLSTATE {})", code.code()),
@@ -79,6 +82,14 @@ fn unreported(error: tokio_postgres::Error) -> Error {
         )
         .caused_by(error)
     }
+}
+
+/// The code of an error of a ULID transaction.
+pub(crate) fn ulid_code(error: &tokio_postgres::Error) -> Option<&str> {
+    error
+        .code()
+        .map(SqlState::code)
+        .filter(|code| code.starts_with("CF0"))
 }
 
 /// Whether the error says that a table or column is not there (any more).

@@ -18,6 +18,7 @@ mod source;
 mod sweep;
 mod template;
 mod trim;
+mod ulids;
 mod wake;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use consumers::advance_consumer;
 use deadpool_postgres::Pool;
 pub use schema::migration_script;
 pub use tokio_postgres;
+pub use ulids::UlidTransaction;
 
 /// A PostgreSQL database with changefeed in it. Cheap to clone; clones share connections.
 #[derive(Clone)]

@@ -1,0 +1,413 @@
+-- changefeed 2: ULID transactions on PostgreSQL.
+--
+--   begin;
+--   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);
+--   insert into event (shard, ulid, …) values (0, changefeed.new_ulid(), …);
+--   select changefeed.commit_ulid_transaction();
+--   commit;
+--
+-- Writers of one (feed_id, shard_id) queue on an advisory lock, so that the ULIDs they write are
+-- increasing for every observer. The lock can be *burned*: its key contains the number of
+-- incidents of the shard, so when its holder has been silent for the timeout, somebody raises the
+-- number, and everybody moves on to a new lock.
+--
+-- Correctness does not rest on that lock. The row of `shard_ulid` is locked only in the round trip
+-- that commits, and there both it and the number of incidents must be what they were at the
+-- beginning; otherwise the transaction fails.
+--
+-- Errors have codes of their own:
+--   CF001 incident detected: roll back, call report_incident(feed_id, shard_id), try again
+--   CF002 busy: living writers held the shard for the whole wait
+--   CF003 burned: this transaction was judged dead, or found a newer state; it cannot commit
+--   CF004 misuse: the message says of what
+
+create table changefeed.shard_ulid (
+    feed_id   uuid not null,
+    shard_id  integer not null,
+    time      timestamptz(3) not null,
+    ulid_high bytea not null check (length(ulid_high) = 8),
+    ulid_low  bigint not null,
+    primary key (feed_id, shard_id)
+);
+
+create table changefeed.incident (
+    feed_id     uuid not null,
+    shard_id    integer not null,
+    count       bigint not null default 0,
+    reported_at timestamptz,
+    primary key (feed_id, shard_id)
+);
+
+-- Only differences between two values of one session mean anything, so a cache does no harm.
+create sequence changefeed.sequence as bigint
+    minvalue -9223372036854775808 start -9223372036854775808 cache 100;
+
+-- A row in here makes sure that a ULID transaction cannot be committed without its verification:
+-- see ulid_guard_check(). Unlogged: nothing in it outlives its transaction.
+create unlogged table changefeed.ulid_guard (feed_id uuid, shard_id integer);
+
+create function changefeed.ulid_misuse(message text) returns text
+language plpgsql as $$
+begin
+    raise exception 'changefeed: %', message using errcode = 'CF004';
+end $$;
+
+create function changefeed.ulid_guard_check() returns trigger
+language plpgsql as $$
+begin
+    if pg_catalog.current_setting('changefeed.ulid_state', true)
+       operator(pg_catalog.=) 'verified' then
+        return null;
+    end if;
+    raise exception 'changefeed: this transaction was not verified by commit_ulid_transaction()'
+        using errcode = 'CF004',
+              hint = 'Call begin_ulid_transaction after BEGIN, and commit_ulid_transaction '
+                     'directly before COMMIT.';
+end $$;
+
+create constraint trigger ulid_guard_check after insert on changefeed.ulid_guard
+deferrable initially deferred for each row execute function changefeed.ulid_guard_check();
+
+create function changefeed.ulid_lock_key(feed_id uuid, shard_id integer, incidents bigint)
+returns bigint language sql immutable as $$
+    select pg_catalog.hashtextextended(
+        pg_catalog.format('changefeed/%s/%s/%s', feed_id, shard_id, incidents), 0)
+$$;
+
+-- Since when the holder of a lock has shown no sign of life; null while it lives, or while nobody
+-- holds the lock. Life is a statement: one that runs on the server, or one that ended less than
+-- the timeout ago. A session that waits for its client in the middle of a statement is as silent
+-- as an idle one, but since when, only the caller can know: `waiting_for_client`.
+create function changefeed.ulid_holder(
+    lock_key bigint, out pid integer, out idle_since timestamptz, out waiting_for_client timestamptz
+)
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select a.pid,
+           case when a.state <> 'active' then a.state_change end,
+           case when a.state = 'active' and a.wait_event_type = 'Client' then a.query_start end
+    from pg_locks l
+    join pg_stat_activity a on a.pid = l.pid
+    where l.locktype = 'advisory' and l.granted and l.objsubid = 1
+      and l.database = (select d.oid from pg_database d where d.datname = current_database())
+      and (l.classid::bigint << 32) | l.objid::bigint = lock_key
+    limit 1
+$$;
+
+-- Counts an incident, once for all who have seen it, so that the shard's writers move on to a new
+-- lock. Call it outside of the transaction that got CF001, which is rolled back. Returns whether
+-- this call raised the number.
+create function changefeed.report_incident(
+    feed_id uuid, shard_id integer, timeout integer default 1000
+) returns boolean
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    observed bigint := coalesce((select i.count from changefeed.incident i
+                                 where i.feed_id = report_incident.feed_id
+                                   and i.shard_id = report_incident.shard_id), 0);
+    holder   record;
+begin
+    holder := changefeed.ulid_holder(
+        changefeed.ulid_lock_key(report_incident.feed_id, report_incident.shard_id, observed));
+    -- Somebody else was quicker, or the holder woke up and is gone.
+    if holder.pid is null
+       or coalesce(holder.idle_since, holder.waiting_for_client, 'infinity')
+          > clock_timestamp() - report_incident.timeout * interval '1 millisecond' then
+        return false;
+    end if;
+    insert into changefeed.incident as i (feed_id, shard_id, count, reported_at)
+    values (report_incident.feed_id, report_incident.shard_id, 1, clock_timestamp())
+    on conflict (feed_id, shard_id) do update
+    set count = i.count + 1, reported_at = excluded.reported_at
+    where i.count = observed;
+    return found;
+end $$;
+
+-- Waits for the shard's lock. `in_session` takes it for the session, for transactions that must
+-- not begin before they have it; its caller unlocks. Returns the number of incidents that the lock
+-- was made with.
+create function changefeed.ulid_lock(
+    feed_id uuid, shard_id integer, timeout integer, wait integer, in_session boolean
+) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    started     constant timestamptz := clock_timestamp();
+    patience    constant interval := ulid_lock.timeout * interval '1 millisecond';
+    old_timeout constant text := current_setting('lock_timeout');
+    observed    bigint;
+    lock_key    bigint;
+    got         boolean;
+    step        integer := 20;
+    holder      record;
+    stuck_pid   integer;
+    stuck_query timestamptz;
+    stuck_since timestamptz;
+begin
+    select coalesce(max(i.count), 0) into observed from changefeed.incident i
+    where i.feed_id = ulid_lock.feed_id and i.shard_id = ulid_lock.shard_id;
+    lock_key := changefeed.ulid_lock_key(ulid_lock.feed_id, ulid_lock.shard_id, observed);
+    if in_session then
+        got := pg_try_advisory_lock(lock_key);
+    else
+        got := pg_try_advisory_xact_lock(lock_key);
+    end if;
+    while not got loop
+        perform set_config('lock_timeout', step::text, true);
+        begin
+            if in_session then
+                perform pg_advisory_lock(lock_key);
+            else
+                perform pg_advisory_xact_lock(lock_key);
+            end if;
+            got := true;
+        exception when lock_not_available then
+            got := false;
+        end;
+        perform set_config('lock_timeout', old_timeout, true);
+        -- Whoever waits while the lock is burned has to prove that its client lives, by trying
+        -- again: a waiter whose client is dead as well must not take the new lock.
+        if (select coalesce(max(i.count), 0) from changefeed.incident i
+            where i.feed_id = ulid_lock.feed_id and i.shard_id = ulid_lock.shard_id) <> observed then
+            if got and in_session then
+                perform pg_advisory_unlock(lock_key);
+            end if;
+            raise exception 'changefeed: the lock of feed % shard % was burned while waiting for it',
+                ulid_lock.feed_id, ulid_lock.shard_id
+                using errcode = 'CF001', hint = 'Roll back and try again.';
+        end if;
+        exit when got;
+        holder := changefeed.ulid_holder(lock_key);
+        if holder.waiting_for_client is null then
+            stuck_since := null;
+        elsif stuck_since is null
+              or (stuck_pid, stuck_query)
+                 is distinct from (holder.pid, holder.waiting_for_client) then
+            stuck_pid := holder.pid;
+            stuck_query := holder.waiting_for_client;
+            stuck_since := clock_timestamp();
+        end if;
+        if least(holder.idle_since, stuck_since) <= clock_timestamp() - patience then
+            raise exception 'changefeed: the holder of feed % shard % has been silent for % ms',
+                ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.timeout
+                using errcode = 'CF001',
+                      hint = format('Roll back, run select changefeed.report_incident(%L, %s, %s), '
+                                    'and try again.',
+                                    ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.timeout);
+        end if;
+        if clock_timestamp() > started + ulid_lock.wait * interval '1 millisecond' then
+            raise exception 'changefeed: feed % shard % is busy: others held it for % ms',
+                ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.wait
+                using errcode = 'CF002', hint = 'Try again later, or use more shards.';
+        end if;
+        -- Wake up when the holder will have been silent for long enough, not much later.
+        step := greatest(5, least(100, ulid_lock.timeout / 10));
+    end loop;
+    return observed;
+end $$;
+
+-- Reads the shard's state and prepares this transaction for new_ulid() and ulid_sequence(). The
+-- lock is held already. Of the ULIDs from (high, low) on, the first `reserved` are left to the
+-- caller, who counts them by itself.
+create function changefeed.ulid_enter(
+    feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
+    reserved bigint, out happens timestamptz(3), out high bytea, out low bigint
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+    before changefeed.shard_ulid;
+    random bytea;
+    guard  tid;
+begin
+    if current_setting('changefeed.ulid_state', true) in ('open', 'verified') then
+        perform changefeed.ulid_misuse('a ULID transaction of '
+            || current_setting('changefeed.ulid_shard')
+            || ' is already open in this transaction; a transaction writes to one shard');
+    end if;
+    happens := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
+    select s.* into before from changefeed.shard_ulid s
+    where s.feed_id = ulid_enter.feed_id and s.shard_id = ulid_enter.shard_id;
+    if before.time is null or happens > before.time then
+        -- The bytes of a random UUID that are random throughout.
+        random := uuid_send(gen_random_uuid());
+        high := substring(int8send((extract(epoch from happens) * 1000)::bigint) from 3)
+                || substring(random from 1 for 2);
+        -- The second-highest bit is cleared, so that counting upwards never overflows.
+        low := ('x' || encode(substring(random from 3 for 4) || substring(random from 10 for 4),
+                              'hex'))::bit(64)::bigint & -4611686018427387905;
+    else
+        -- The clock stood still or went back: keep the time, go on counting.
+        happens := before.time;
+        high := before.ulid_high;
+        low := before.ulid_low;
+    end if;
+    insert into changefeed.ulid_guard (feed_id, shard_id)
+    values (ulid_enter.feed_id, ulid_enter.shard_id) returning ctid into guard;
+    perform set_config('changefeed.ulid_state', 'open', true),
+            set_config('changefeed.ulid_shard', ulid_enter.feed_id || '/' || ulid_enter.shard_id, true),
+            set_config('changefeed.ulid_incidents', incidents::text, true),
+            set_config('changefeed.ulid_timeout', timeout::text, true),
+            set_config('changefeed.ulid_guard', guard::text, true),
+            set_config('changefeed.ulid_before',
+                       coalesce(encode(before.ulid_high, 'hex') || '/' || before.ulid_low, ''), true),
+            set_config('changefeed.ulid_time', happens::text, true),
+            set_config('changefeed.ulid_high', encode(high, 'hex'), true),
+            set_config('changefeed.ulid_low', (low + reserved)::text, true),
+            set_config('changefeed.ulid_base', nextval('changefeed.sequence')::text, true),
+            -- Burning frees only our lock. The server itself ends a silent session, and with it its
+            -- row locks, but later than others burn its lock, so that the incident is counted.
+            set_config('idle_in_transaction_session_timeout', (timeout * 3)::text, true),
+            set_config('tcp_user_timeout', (timeout * 3)::text, true);
+end $$;
+
+create function changefeed.begin_ulid_transaction(
+    feed_id   uuid,
+    shard_id  integer,
+    timeout   integer default 1000,
+    time_hint timestamptz default null,
+    wait      integer default 30000
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        perform changefeed.ulid_misuse(
+            'begin_ulid_transaction needs the isolation level read committed: with '
+            || current_setting('transaction_isolation')
+            || ' the snapshot is older than the lock, and the shard''s state would be stale');
+    end if;
+    if timeout is null or timeout < 10 or wait is null or wait < 0 then
+        perform changefeed.ulid_misuse('timeout must be at least 10 ms, and wait not negative');
+    end if;
+    perform changefeed.ulid_enter(feed_id, shard_id,
+        changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint, 0);
+end $$;
+
+-- The same for client libraries, in one round trip: they count the first 2^36 ULIDs by themselves.
+create function changefeed.ulid_begin(
+    feed_id uuid, shard_id integer, timeout integer, time_hint timestamptz, wait integer,
+    out time_ms bigint, out high bytea, out low bigint
+)
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select (extract(epoch from e.happens) * 1000)::bigint, e.high, e.low
+    from changefeed.ulid_enter(feed_id, shard_id,
+        changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint,
+        68719476736) e
+$$;
+
+-- For client libraries whose transaction must not begin before it has the lock: takes it for the
+-- session. The row of the incidents is made here, because a transaction with a fixed snapshot
+-- could not see one that is inserted later.
+create function changefeed.ulid_lock_session(
+    feed_id uuid, shard_id integer, timeout integer, wait integer
+) returns bigint
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into changefeed.incident (feed_id, shard_id)
+    values (ulid_lock_session.feed_id, ulid_lock_session.shard_id) on conflict do nothing;
+    return changefeed.ulid_lock(feed_id, shard_id, timeout, wait, true);
+end $$;
+
+create function changefeed.ulid_begin_locked(
+    feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
+    out time_ms bigint, out high bytea, out low bigint
+)
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select (extract(epoch from e.happens) * 1000)::bigint, e.high, e.low
+    from changefeed.ulid_enter(feed_id, shard_id, incidents, timeout, time_hint, 68719476736) e
+$$;
+
+-- The ULID for the next value of changefeed.sequence. Plain SQL, so that the planner inlines it:
+-- it runs once per row of an `insert … select`.
+create function changefeed.ulid_sequence(value bigint) returns bytea
+language sql volatile as $$
+    select pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high', true), 'hex')
+           || pg_catalog.int8send(
+               coalesce(nullif(pg_catalog.current_setting('changefeed.ulid_low', true), ''),
+                        changefeed.ulid_misuse(
+                            'there is no ULID transaction here; call begin_ulid_transaction after '
+                            'BEGIN'))::bigint
+               + (value - pg_catalog.current_setting('changefeed.ulid_base', true)::bigint))
+$$;
+
+create function changefeed.new_ulid() returns bytea
+language sql volatile as $$
+    select changefeed.ulid_sequence(pg_catalog.nextval('changefeed.sequence'))
+$$;
+
+-- Verifies that nobody has judged this transaction dead and nobody else has moved the shard, and
+-- stores where the shard stands now. Commit directly afterwards: from here on the state row is
+-- locked.
+create function changefeed.commit_ulid_transaction() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    state    constant text := current_setting('changefeed.ulid_state', true);
+    place    constant text := current_setting('changefeed.ulid_shard', true);
+    feed     uuid;
+    shard    integer;
+    counted  bigint;
+    before   text;
+    high     bytea;
+    low      bigint;
+begin
+    if state = 'verified' then
+        perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
+    elsif state is distinct from 'open' then
+        perform changefeed.ulid_misuse(
+            'there is no ULID transaction to commit; call begin_ulid_transaction after BEGIN');
+    end if;
+    feed := split_part(place, '/', 1);
+    shard := split_part(place, '/', 2);
+    before := current_setting('changefeed.ulid_before');
+    -- Locked, so that it is the newest number and stays so until we have committed.
+    select i.count into counted from changefeed.incident i
+    where i.feed_id = feed and i.shard_id = shard for share;
+    if coalesce(counted, 0) <> current_setting('changefeed.ulid_incidents')::bigint then
+        raise exception 'changefeed: this transaction of feed % shard % was silent for too long, and '
+                        'its lock was burned', feed, shard
+            using errcode = 'CF003', hint = 'Roll back and do it again.';
+    end if;
+    -- A number that was published must not be given again after a crash.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    high := decode(current_setting('changefeed.ulid_high'), 'hex');
+    low := current_setting('changefeed.ulid_low')::bigint
+           + (nextval('changefeed.sequence') - current_setting('changefeed.ulid_base')::bigint);
+    if before = '' then
+        insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low)
+        values (feed, shard, current_setting('changefeed.ulid_time')::timestamptz, high, low)
+        on conflict do nothing;
+    else
+        update changefeed.shard_ulid s
+        set time = current_setting('changefeed.ulid_time')::timestamptz,
+            ulid_high = high, ulid_low = low
+        where s.feed_id = feed and s.shard_id = shard
+          and s.ulid_high = decode(split_part(before, '/', 1), 'hex')
+          and s.ulid_low = split_part(before, '/', 2)::bigint;
+    end if;
+    if not found then
+        raise exception 'changefeed: feed % shard % was moved by somebody else during this '
+                        'transaction', feed, shard
+            using errcode = 'CF003', hint = 'Roll back and do it again.';
+    end if;
+    delete from changefeed.ulid_guard g
+    where g.ctid = current_setting('changefeed.ulid_guard')::tid;
+    perform set_config('changefeed.ulid_state', 'verified', true),
+            set_config('changefeed.ulid_low', '', true),
+            -- The state row is locked now: whoever does not commit at once is ended soon.
+            set_config('idle_in_transaction_session_timeout',
+                       current_setting('changefeed.ulid_timeout'), true);
+end $$;
+
+-- For symmetry with the other databases: a plain ROLLBACK frees everything here as well.
+create function changefeed.rollback_ulid_transaction() returns void
+language plpgsql as $$
+begin
+    raise exception 'changefeed: the ULID transaction is rolled back'
+        using errcode = 'CF004', hint = 'End the transaction with ROLLBACK.';
+end $$;
+
+revoke all on all functions in schema changefeed from public;
+
+insert into changefeed.schema_version (version) values (2);
