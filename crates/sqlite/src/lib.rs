@@ -1,1 +1,167 @@
-//! Placeholder.
+//! The SQLite store of changefeed: no server, one file.
+//!
+//! SQLite has one writer at a time, so a change gets its number at the moment it is inserted,
+//! inside the writer's own transaction, and there is nothing to sweep. Everything else is as on
+//! the other databases. Writers need nothing of ours but SQL; the stock `sqlite3` shell will do:
+//!
+//! ```sql
+//! begin immediate;
+//! update changefeed_change_id set value = value + 1;
+//! insert into my_event (note, change_id) values ('hello', (select value from changefeed_change_id));
+//! insert into changefeed_change (feed_id, shard, change_id)
+//!   select 37, 0, value from changefeed_change_id;
+//! commit;
+//! ```
+//!
+//! ```
+//! use changefeed_core::{After, FeedStore, NewFeed, SchemaStore, ShardId};
+//! use changefeed_sqlite::SqliteStore;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> changefeed_core::Result<()> {
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("app.db");
+//! let store = SqliteStore::open(&path).await?;
+//! store.migrate().await?;
+//! let feed = store.create_feed(&NewFeed::new("orders".parse()?)).await?;
+//!
+//! let app = store.connection()?;
+//! let publish = "insert into changefeed_change (feed_id, shard, change_id) values (1, 0, 7)";
+//! app.execute(publish, []).unwrap();
+//!
+//! let page = store.read(&feed, ShardId(0), After::First, 100).await?;
+//! assert_eq!(page.changes[0].change_id, 7);
+//! # Ok(())
+//! # }
+//! ```
+
+mod backfill;
+mod capture;
+mod connect;
+mod consumers;
+mod error;
+mod feeds;
+mod inspect;
+mod leases;
+mod quote;
+mod read;
+mod schema;
+mod sweep;
+mod trim;
+mod value;
+mod wake;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use changefeed_core::{Kind, Result, require_current};
+use rusqlite::{Connection, Transaction};
+
+pub use consumers::advance_consumer;
+pub use rusqlite;
+pub use schema::migration_script;
+
+use connect::Pool;
+use wake::Waker;
+
+/// Feeds in an SQLite file. Cloning is cheap; all clones share the same connections.
+#[derive(Clone)]
+pub struct SqliteStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: Pool,
+    waker: Waker,
+    /// Whether the schema was found to be the one this program knows.
+    current: AtomicBool,
+}
+
+impl std::fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqliteStore")
+            .field("path", &self.inner.pool.path())
+            .finish_non_exhaustive()
+    }
+}
+
+impl SqliteStore {
+    /// Opens a database file, creating it if it is missing. Nothing is installed by this; see
+    /// [`migrate`](changefeed_core::SchemaStore::migrate).
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
+        let pool = Pool::open(path.as_ref()).await?;
+        let waker = Waker::new(pool.path());
+        Ok(SqliteStore {
+            inner: Arc::new(Inner {
+                pool,
+                waker,
+                current: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// A new connection to the same file with the same settings, for transactions of the
+    /// application's own. Blocks; begin writing transactions with `BEGIN IMMEDIATE`.
+    pub fn connection(&self) -> Result<Connection> {
+        connect::open(self.inner.pool.path())
+    }
+
+    /// Says that something was committed by this process, so that waiting readers look at once.
+    /// Without it they notice a few milliseconds later.
+    pub fn announce(&self) {
+        self.inner.waker.look_now();
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.inner.pool
+    }
+
+    fn forget_schema(&self) {
+        self.inner.current.store(false, Ordering::Release);
+    }
+
+    /// Reads one moment of the database, if its schema is the one we know.
+    async fn reading<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.inner);
+        self.pool().read(move |tx| inner.checked(tx, act)).await
+    }
+
+    /// Writes, if the schema is the one we know.
+    async fn writing<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Transaction<'_>) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(&self.inner);
+        self.pool().write(move |tx| inner.checked(tx, act)).await
+    }
+}
+
+impl Inner {
+    fn checked<T>(
+        &self,
+        tx: &Transaction<'_>,
+        act: impl FnOnce(&Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
+        if !self.current.load(Ordering::Acquire) {
+            require_current(schema::state(tx)?)?;
+            self.current.store(true, Ordering::Release);
+        }
+        act(tx).map_err(|error| {
+            if error.kind() != Kind::Database {
+                return error;
+            }
+            // Somebody may have removed or replaced our tables since we looked.
+            match schema::state(tx).and_then(require_current) {
+                Ok(()) => error,
+                Err(other) => {
+                    self.current.store(false, Ordering::Release);
+                    other
+                }
+            }
+        })
+    }
+}

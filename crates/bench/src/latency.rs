@@ -1,0 +1,175 @@
+//! From the commit to the follower, with a steady trickle of changes.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use changefeed::futures::StreamExt;
+use changefeed::{After, Changefeed, Error, FeedHandle, Kind, Result, ShardId};
+use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
+
+use crate::report::{Budget, Findings, Measure};
+use crate::sample::Sample;
+use crate::sweeping::Sweeping;
+
+/// Changes per second.
+const RATE: u32 = 500;
+/// How long the last change may take before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One that writes changes: returns when the change with this id is committed.
+pub(crate) trait Publish: Send + 'static {
+    /// Commits one change to shard 0.
+    fn publish(&mut self, change_id: i64) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// When each change was committed and seen, in nanoseconds from the beginning.
+struct Log {
+    began: Instant,
+    first_id: i64,
+    committed: Vec<AtomicU64>,
+    seen: Vec<AtomicU64>,
+}
+
+impl Log {
+    fn new(first_id: i64, changes: usize) -> Self {
+        let blank = || (0..changes).map(|_| AtomicU64::new(0)).collect();
+        Log {
+            began: Instant::now(),
+            first_id,
+            committed: blank(),
+            seen: blank(),
+        }
+    }
+
+    fn mark(&self, marks: &[AtomicU64], change_id: i64) -> bool {
+        let now = u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let place = usize::try_from(change_id - self.first_id).ok();
+        match place.and_then(|place| marks.get(place)) {
+            Some(mark) => {
+                mark.store(now, Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Milliseconds from commit to follower. The follower may be first: its message can overtake
+    /// the answer to the writer.
+    fn latencies(&self) -> Sample {
+        self.committed
+            .iter()
+            .zip(&self.seen)
+            .map(|(committed, seen)| {
+                let (committed, seen) = (
+                    committed.load(Ordering::Relaxed),
+                    seen.load(Ordering::Relaxed),
+                );
+                seen.saturating_sub(committed) as f64 / 1e6
+            })
+            .collect()
+    }
+}
+
+/// Publishes through `writers` for a while, and follows.
+pub(crate) async fn measure<P: Publish>(
+    db: &Changefeed,
+    feed: &FeedHandle,
+    writers: Vec<P>,
+    first_id: i64,
+    length: Duration,
+    findings: &mut Findings<'_>,
+) -> Result<()> {
+    findings.doing("latency: commit to follower at 500 changes/s");
+    let changes = (length.as_secs_f64() * f64::from(RATE)) as usize;
+    let sweeping = Sweeping::start(db, feed);
+    let log = Arc::new(Log::new(first_id, changes));
+    let following = {
+        let (stream, log) = (feed.follow(ShardId(0), After::First), log.clone());
+        async move {
+            let mut stream = pin!(stream);
+            let mut left = changes;
+            while left > 0 {
+                let Some(change) = stream.next().await else {
+                    break;
+                };
+                if log.mark(&log.seen, change?.change_id) {
+                    left -= 1;
+                }
+            }
+            Ok::<_, Error>(())
+        }
+    };
+    let mut tasks = JoinSet::new();
+    let count = writers.len();
+    let between = Duration::from_secs(1) * u32::try_from(count).unwrap_or(1) / RATE;
+    for (place, mut writer) in writers.into_iter().enumerate() {
+        let log = log.clone();
+        tasks.spawn(async move {
+            // The writers take turns instead of writing all at once.
+            tokio::time::sleep(Duration::from_secs(1) * place as u32 / RATE).await;
+            let mut turns = tokio::time::interval(between);
+            turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
+            for change in (place..changes).step_by(count) {
+                turns.tick().await;
+                let change_id = first_id + change as i64;
+                writer.publish(change_id).await?;
+                log.mark(&log.committed, change_id);
+            }
+            Ok::<_, Error>(())
+        });
+    }
+    let writing = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended
+                .map_err(|e| Error::new(Kind::Database, "a writer was cut off").caused_by(e))??;
+        }
+        Ok::<_, Error>(())
+    };
+    let began = Instant::now();
+    let following = tokio::spawn(following);
+    writing.await?;
+    let rate = changes as f64 / began.elapsed().as_secs_f64();
+    tokio::time::timeout(PATIENCE, following)
+        .await
+        .map_err(|e| {
+            Error::new(Kind::Database, "changes did not reach their follower").caused_by(e)
+        })?
+        .map_err(|e| Error::new(Kind::Database, "the follower was cut off").caused_by(e))??;
+    if rate < 0.95 * f64::from(RATE) {
+        findings.note(format!(
+            "latency: this machine could commit only {rate:.0} changes/s instead of {RATE}"
+        ));
+    }
+    sweeping.stop().await;
+    let latencies = log.latencies();
+    for (name, part, most) in [
+        ("latency, p50", 0.5, Some(5.0)),
+        ("latency, p99", 0.99, Some(25.0)),
+        ("latency, longest", 1.0, None),
+    ] {
+        findings.add(Measure::alone(
+            name,
+            "ms",
+            latencies.quantile(part),
+            most.map(Budget::at_most),
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_follower_who_is_first_waited_no_time() {
+        let log = Log::new(100, 2);
+        assert!(log.mark(&log.seen, 100));
+        assert!(log.mark(&log.committed, 100));
+        assert!(!log.mark(&log.seen, 99) && !log.mark(&log.seen, 102));
+        assert_eq!(log.latencies().quantile(1.0), 0.0);
+    }
+}

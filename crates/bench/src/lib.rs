@@ -1,0 +1,50 @@
+//! `changefeed bench`: us and the bare database in one run.
+//!
+//! Everything is measured against the same work done without us, on the same server, through the
+//! same driver, in slices that alternate: what a busy machine takes from one side it takes from
+//! the other. A ratio is the median of the ratios of the rounds, and its spread is reported with
+//! it, so that a figure that cannot be trusted says so.
+//!
+//! The measures work in the database that they are given, in a feed and a schema of their own
+//! that are removed at the end, also after an error.
+
+mod idle;
+mod latency;
+mod machine;
+mod postgres;
+mod report;
+mod sample;
+mod scale;
+mod sqlite;
+mod sweeping;
+
+pub use report::{Bound, Budget, FeedsReport, Measure, Row};
+pub use scale::FeedsOptions;
+
+use std::time::Instant;
+
+use changefeed::{Backend, Result};
+use machine::Machine;
+use report::Findings;
+use scale::Scale;
+
+/// Measures feeds in the database that a URL names. `progress` is told what is going on, for a
+/// person who waits.
+pub async fn feeds(
+    url: &str,
+    options: FeedsOptions,
+    progress: impl Fn(&str),
+) -> Result<FeedsReport> {
+    let scale = Scale::of(options);
+    let machine = Machine::look();
+    let began = Instant::now();
+    let mut findings = Findings::new(&progress);
+    if let Some(note) = machine.complaint() {
+        findings.note(note);
+    }
+    let database = match Backend::parse(url)? {
+        Backend::Postgres { url } => postgres::feeds(&url, &scale, &mut findings).await?,
+        Backend::Sqlite { path } => sqlite::feeds(&path, &scale, &mut findings).await?,
+    };
+    Ok(findings.into_report(database, machine.cores, options, began.elapsed()))
+}

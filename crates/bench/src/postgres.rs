@@ -1,0 +1,116 @@
+//! The measures on PostgreSQL.
+
+mod history;
+mod publish;
+mod read;
+mod scratch;
+mod session;
+mod sweep;
+
+use changefeed::Result;
+use changefeed::postgres::tokio_postgres;
+
+use crate::idle::{self, Backends};
+use crate::latency::{self, Publish};
+use crate::machine;
+use crate::report::Findings;
+use crate::scale::Scale;
+use scratch::Scratch;
+use session::{Session, Target, db};
+
+/// Who takes turns at writing while somebody follows.
+const TRICKLE: usize = 4;
+
+/// Measures everything and returns the server's name and version.
+pub(crate) async fn feeds(url: &str, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
+    let target = Target::parse(url)?;
+    let scratch = Scratch::prepare(target).await?;
+    let measured = measures(&scratch, scale, findings).await;
+    findings.doing("removing what the measures have written");
+    let removed = scratch.remove().await;
+    let version = measured?;
+    removed?;
+    Ok(version)
+}
+
+async fn measures(scratch: &Scratch, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
+    let version = scratch.version().await?;
+    for note in scratch.settings().await? {
+        findings.note(note);
+    }
+    // First what depends on the memory of this process, before the others have used some.
+    let feed = scratch.feed(2).await?;
+    idle::measure(&scratch.db, &feed, scratch, scale.idle, findings).await?;
+
+    let feed = scratch.feed(1).await?;
+    let mut writers = Vec::new();
+    for _ in 0..TRICKLE {
+        writers.push(Trickle::new(scratch, feed.definition().id.0).await?);
+    }
+    let first_id = scratch.next_change_id().await?;
+    latency::measure(
+        &scratch.db,
+        &feed,
+        writers,
+        first_id,
+        scale.follow,
+        findings,
+    )
+    .await?;
+    scratch.take_lease().await?;
+
+    publish::measure(scratch, scale, findings).await?;
+    let feed = sweep::measure(scratch, scale, findings).await?;
+    read::measure(scratch, &feed, scale, findings).await?;
+    history::measure(scratch, scale, findings).await?;
+    Ok(version)
+}
+
+impl Backends for Scratch {
+    async fn backends(&self) -> Result<Option<Vec<String>>> {
+        let rows = self
+            .admin
+            .query(
+                "select pid from pg_stat_activity where application_name = $1 \
+                 and pid <> pg_backend_pid()",
+                &[&self.target.application_name],
+            )
+            .await
+            .map_err(db)?;
+        let processes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        let visible = processes.iter().all(|pid| machine::is_server_process(*pid));
+        Ok(visible.then(|| processes.iter().map(ToString::to_string).collect()))
+    }
+}
+
+/// A writer of single changes.
+struct Trickle {
+    session: Session,
+    statement: tokio_postgres::Statement,
+    feed_id: i16,
+}
+
+impl Trickle {
+    async fn new(scratch: &Scratch, feed_id: i16) -> Result<Self> {
+        let session = scratch.target.session().await?;
+        let statement = session
+            .prepare("insert into changefeed.change (feed_id, shard, change_id) values ($1, 0, $2)")
+            .await
+            .map_err(db)?;
+        Ok(Trickle {
+            session,
+            statement,
+            feed_id,
+        })
+    }
+}
+
+impl Publish for Trickle {
+    async fn publish(&mut self, change_id: i64) -> Result<()> {
+        self.session
+            .execute(&self.statement, &[&self.feed_id, &change_id])
+            .await
+            .map_err(db)?;
+        Ok(())
+    }
+}

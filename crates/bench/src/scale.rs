@@ -1,0 +1,75 @@
+//! How much is done: enough for a figure that can be trusted, or enough for a first look.
+
+use std::time::Duration;
+
+/// What to measure, and how thoroughly.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FeedsOptions {
+    /// Less of everything: half a minute instead of three. The figures are rougher, and the long
+    /// history has one million changes instead of ten.
+    pub quick: bool,
+}
+
+/// The amounts that follow from the options.
+#[derive(Debug, Clone)]
+pub(crate) struct Scale {
+    /// Rounds of everything that is compared with the bare database.
+    pub(crate) rounds: usize,
+    /// How often each side takes its turn at writing.
+    pub(crate) turns: usize,
+    /// How long a turn lasts.
+    pub(crate) slice: Duration,
+    /// Changes that wait for the sweep.
+    pub(crate) backlog: i64,
+    /// Small sweeps under a held snapshot.
+    pub(crate) small_sweeps: usize,
+    /// Small sweeps that are compared, at the beginning and at the end.
+    pub(crate) small_sample: usize,
+    /// Pages read by one side in one round.
+    pub(crate) pages: usize,
+    /// Numbered changes of the short and the long history.
+    pub(crate) short_history: i64,
+    pub(crate) long_history: i64,
+    /// How often each of them is swept and read.
+    pub(crate) looks: usize,
+    /// How long changes are followed.
+    pub(crate) follow: Duration,
+    /// How long nothing happens.
+    pub(crate) idle: Duration,
+}
+
+impl Scale {
+    pub(crate) fn of(options: FeedsOptions) -> Self {
+        let whole = Scale {
+            rounds: 5,
+            turns: 30,
+            slice: Duration::from_millis(300),
+            backlog: 300_000,
+            small_sweeps: 2000,
+            small_sample: 200,
+            pages: 200,
+            short_history: 100_000,
+            long_history: 10_000_000,
+            looks: 31,
+            follow: Duration::from_secs(10),
+            idle: Duration::from_secs(10),
+        };
+        if !options.quick {
+            return whole;
+        }
+        Scale {
+            rounds: 3,
+            turns: 11,
+            slice: Duration::from_millis(250),
+            backlog: 60_000,
+            small_sweeps: 600,
+            small_sample: 100,
+            pages: 60,
+            long_history: 1_000_000,
+            looks: 21,
+            follow: Duration::from_secs(3),
+            idle: Duration::from_secs(4),
+            ..whole
+        }
+    }
+}

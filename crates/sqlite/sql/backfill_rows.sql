@@ -1,0 +1,6 @@
+select {shard}, {published}, {key}
+  from {table} as changefeed_row
+ where {condition} {resume}
+ {group}
+ order by {key}
+ limit {batch}

@@ -1,0 +1,7 @@
+-- The ends of a shard; the newest number is one seek from the end of its range.
+select d.start, d.trimmed, d.frontier,
+       max(d.start, d.trimmed,
+           coalesce((select max(n.change_sequence_number) from changefeed_numbered n
+                      where n.feed_id = ?1 and n.shard = ?2), 0))
+  from changefeed_shard_def d
+ where d.feed_id = ?1 and d.shard = ?2

@@ -1,0 +1,6 @@
+create trigger {trigger} after delete on {table}
+begin
+{unstage}
+  insert into changefeed_captured (feed_id, shard, {keys})
+  values ({feed}, {old_shard}, {old_key});
+end

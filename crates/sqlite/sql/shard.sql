@@ -1,0 +1,13 @@
+-- The shard of a value, as `shard_of` in the core computes it. Only functions that the stock
+-- shell has: triggers run in the application's own connection.
+case typeof({value})
+  when 'null' then 0
+  when 'integer' then (({value} % {shards}) + {shards}) % {shards}
+  else (
+    with bytes (hex) as materialized (select hex(substr(cast({value} as blob), 1, 255)))
+    select coalesce(sum(w.weight * (
+             16 * instr('0123456789ABCDEF', substr(bytes.hex, 2 * w.position - 1, 1))
+             + instr('0123456789ABCDEF', substr(bytes.hex, 2 * w.position, 1)) - 17)), 0)
+           * 40503 % 4294967296 / 4096 % {shards}
+      from bytes, changefeed_weight w where w.position <= length(bytes.hex) / 2)
+end

@@ -1,0 +1,175 @@
+//! Cursors of named consumers.
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Kind, Result,
+    ShardId,
+};
+use rusqlite::{Connection, OptionalExtension, params};
+
+use crate::SqliteStore;
+use crate::error::Explain;
+
+/// Moves a consumer's cursor inside the caller's own transaction, so that the cursor and the
+/// effects of what was read commit together or not at all: exactly-once effects.
+///
+/// `from` is the cursor the consumer started from, `None` the first time. If somebody else has
+/// moved it meanwhile this fails with [`Kind::Busy`], and the transaction must be rolled back.
+///
+/// ```
+/// use changefeed_core::{After, FeedStore, NewFeed, SchemaStore, ShardId};
+/// use changefeed_sqlite::rusqlite::TransactionBehavior;
+/// use changefeed_sqlite::{SqliteStore, advance_consumer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let store = SqliteStore::open(dir.path().join("app.db")).await?;
+/// store.migrate().await?;
+/// let feed = store.create_feed(&NewFeed::new("orders".parse()?)).await?;
+/// let (shard, me) = (ShardId(0), "mailer".parse()?);
+///
+/// let mut app = store.connection()?;
+/// app.execute_batch(
+///     "create table effect (change_id integer); \
+///      insert into changefeed_change (feed_id, shard, change_id) values (1, 0, 7);",
+/// )?;
+/// let page = store.read(&feed, shard, After::First, 100).await?;
+/// let effects = app.transaction_with_behavior(TransactionBehavior::Immediate)?;
+/// for change in &page.changes {
+///     effects.execute("insert into effect values (?1)", [change.change_id])?;
+/// }
+/// advance_consumer(&effects, &me, feed.id, shard, None, page.next)?;
+/// effects.commit()?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn advance_consumer(
+    connection: &Connection,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+    from: Option<Cursor>,
+    to: Cursor,
+) -> Result<()> {
+    let moved = match from {
+        Some(from) => connection
+            .prepare_cached(include_str!("../sql/consumer_move.sql"))
+            .and_then(|mut s| {
+                s.execute(params![
+                    name.as_str(),
+                    feed.0,
+                    shard.0,
+                    to.to_string(),
+                    from.to_string()
+                ])
+            }),
+        None => connection
+            .prepare_cached(include_str!("../sql/consumer_first.sql"))
+            .and_then(|mut s| s.execute(params![name.as_str(), feed.0, shard.0, to.to_string()])),
+    };
+    if moved.explained()? == 1 {
+        return Ok(());
+    }
+    Err(Error::new(
+        Kind::Busy,
+        format!("consumer '{name}' of shard {shard} was moved by somebody else"),
+    )
+    .advise("roll back, and go on from the cursor that is stored now"))
+}
+
+#[async_trait]
+impl ConsumerStore for SqliteStore {
+    async fn consumers(&self) -> Result<Vec<Consumer>> {
+        self.reading(|tx| {
+            let mut statement = tx
+                .prepare_cached(include_str!("../sql/consumers.sql"))
+                .explained()?;
+            let mut rows = statement.query([]).explained()?;
+            let mut consumers = Vec::new();
+            while let Some(row) = rows.next().explained()? {
+                let cursor: String = row.get(3).explained()?;
+                consumers.push(Consumer {
+                    name: ConsumerName::trusted(row.get(0).explained()?),
+                    feed: FeedName::trusted(row.get(1).explained()?),
+                    shard: ShardId(row.get(2).explained()?),
+                    cursor: cursor.parse()?,
+                    lag_changes: row.get(4).explained()?,
+                    lag_ms: row.get(5).explained()?,
+                    idle_ms: row.get(6).explained()?,
+                });
+            }
+            Ok(consumers)
+        })
+        .await
+    }
+
+    async fn consumer_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+    ) -> Result<Option<Cursor>> {
+        let (name, feed) = (name.clone(), feed.id);
+        self.reading(move |tx| {
+            let cursor: Option<String> = tx
+                .prepare_cached(
+                    "select cursor from changefeed_consumer \
+                     where name = ?1 and feed_id = ?2 and shard = ?3",
+                )
+                .and_then(|mut s| {
+                    s.query_row(params![name.as_str(), feed.0, shard.0], |row| row.get(0))
+                        .optional()
+                })
+                .explained()?;
+            cursor.map(|cursor| cursor.parse()).transpose()
+        })
+        .await
+    }
+
+    async fn store_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+        cursor: Cursor,
+    ) -> Result<()> {
+        let (name, feed) = (name.clone(), feed.clone());
+        self.writing(move |tx| {
+            let stored = tx
+                .prepare_cached(include_str!("../sql/consumer_store.sql"))
+                .and_then(|mut s| {
+                    s.execute(params![
+                        name.as_str(),
+                        feed.id.0,
+                        shard.0,
+                        cursor.to_string()
+                    ])
+                })
+                .explained()?;
+            if stored == 0 {
+                feed.shard(shard)?;
+                return Err(Error::not_found(format!(
+                    "feed '{}' has no shard {shard}",
+                    feed.name
+                )));
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
+        let (name, feed) = (name.clone(), feed.id);
+        self.writing(move |tx| {
+            let gone = tx
+                .execute(
+                    "delete from changefeed_consumer where name = ?1 and feed_id = ?2",
+                    params![name.as_str(), feed.0],
+                )
+                .explained()?;
+            Ok(u64::try_from(gone).unwrap_or(u64::MAX))
+        })
+        .await
+    }
+}

@@ -1,0 +1,214 @@
+//! Reading pages.
+
+use changefeed_core::{
+    After, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId, Source,
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::error::Explain;
+use crate::inspect::Table;
+use crate::{capture, quote, value};
+
+/// The ends of a shard.
+pub(crate) struct Bounds {
+    /// The number before the first live one.
+    pub(crate) start: i64,
+    /// Everything up to here was trimmed.
+    pub(crate) trimmed: i64,
+    /// The newest backfilled number, while a backfill is at work.
+    pub(crate) frontier: Option<i64>,
+    /// The newest number given.
+    pub(crate) last: i64,
+}
+
+impl Bounds {
+    pub(crate) fn load(tx: &Connection, feed: &Feed, shard: ShardId) -> Result<Bounds> {
+        let found = tx
+            .prepare_cached(include_str!("../sql/bounds.sql"))
+            .and_then(|mut s| {
+                s.query_row(params![feed.id.0, shard.0], |row| {
+                    Ok(Bounds {
+                        start: row.get(0)?,
+                        trimmed: row.get(1)?,
+                        frontier: row.get(2)?,
+                        last: row.get(3)?,
+                    })
+                })
+                .optional()
+            })
+            .explained()?;
+        match found {
+            Some(bounds) => Ok(bounds),
+            None => {
+                // Lets the feed name the shards it has.
+                feed.shard(shard)?;
+                Err(
+                    Error::not_found(format!("feed '{}' has no shard {shard}", feed.name))
+                        .advise("somebody has dropped it; `changefeed feed list` shows the feeds"),
+                )
+            }
+        }
+    }
+
+    /// The number after which to read, or why that is not possible.
+    fn begin(&self, feed: &Feed, shard: ShardId, after: After) -> Result<i64> {
+        let cursor = match after {
+            After::First => return Ok(self.trimmed),
+            After::Last => return Ok(self.last),
+            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
+                Error::invalid(format!(
+                    "cursor {cursor} does not belong to feed '{}'",
+                    feed.name
+                ))
+            })?,
+        };
+        if cursor < self.trimmed {
+            return Err(Error::new(
+                Kind::CursorExpired,
+                format!(
+                    "cursor {cursor} of feed '{}' shard {shard} has expired: changes up to {} \
+                     were trimmed",
+                    feed.name, self.trimmed
+                ),
+            )
+            .advise("read the current state of the data, then go on from 'first' or 'last'"));
+        }
+        if cursor > self.last {
+            return Err(Error::new(
+                Kind::CursorAhead,
+                format!(
+                    "cursor {cursor} is ahead of feed '{}' shard {shard}, whose last number is {}",
+                    feed.name, self.last
+                ),
+            )
+            .advise(
+                "it comes from another feed or database, or this database was restored from a \
+                 backup",
+            ));
+        }
+        Ok(cursor)
+    }
+
+    /// The number up to which a reader may go. While a backfill is at work, a reader of
+    /// backfilled numbers stops at its frontier; it would jump over what is still to come.
+    fn end(&self, from: i64) -> i64 {
+        match self.frontier {
+            Some(frontier) if from < self.start => frontier,
+            _ => i64::MAX,
+        }
+    }
+}
+
+/// Reads a page; the transaction makes it one moment of the database.
+pub(crate) fn page(
+    tx: &Connection,
+    feed: &Feed,
+    shard: ShardId,
+    after: After,
+    limit: usize,
+) -> Result<Page> {
+    let bounds = Bounds::load(tx, feed, shard)?;
+    let from = bounds.begin(feed, shard, after)?;
+    if from >= bounds.last {
+        return Ok(Page {
+            changes: Vec::new(),
+            next: Cursor::Number(from),
+        });
+    }
+    let sql = statement(tx, feed)?;
+    let mut statement = tx.prepare_cached(&sql).explained()?;
+    let mut rows = statement
+        .query(params![feed.id.0, shard.0, from, bounds.end(from)])
+        .explained()?;
+    let mut changes: Vec<Change> = Vec::with_capacity(limit.min(1000));
+    let mut names: Option<Vec<String>> = None;
+    while let Some(row) = rows.next().explained()? {
+        let cursor = Cursor::Number(row.get(0).explained()?);
+        // Several rows may carry the same change_id; the first stands for the change.
+        if changes.last().is_some_and(|change| change.cursor == cursor) {
+            continue;
+        }
+        if changes.len() == limit {
+            break;
+        }
+        // Only a row knows the columns of the statement that gave it: SQLite compiles it anew
+        // when the table was altered.
+        let names = names.get_or_insert_with(|| {
+            let all = row.as_ref().column_names();
+            all.iter()
+                .skip(FIXED)
+                .map(|name| (*name).to_owned())
+                .collect()
+        });
+        changes.push(Change {
+            cursor,
+            change_id: row.get(1).explained()?,
+            content: content(row, names)?,
+        });
+    }
+    let next = changes
+        .last()
+        .map_or(Cursor::Number(from), |change| change.cursor);
+    Ok(Page { changes, next })
+}
+
+/// Columns of a joined page before those of the row.
+const FIXED: usize = 4;
+
+fn content(row: &Row<'_>, names: &[String]) -> Result<Content> {
+    if names.is_empty() {
+        return Ok(Content::Unknown);
+    }
+    let (has_key, has_row): (bool, bool) = (row.get(2).explained()?, row.get(3).explained()?);
+    Ok(match (has_key, has_row) {
+        // Somebody put a change of their own into a captured feed.
+        (false, _) => Content::Unknown,
+        (true, false) => Content::Gone,
+        (true, true) => Content::Row(value::to_json(row, names, FIXED)?),
+    })
+}
+
+/// The SQL that reads a page of this feed together with its rows, as the table is now.
+fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
+    let template = include_str!("../sql/page.sql");
+    let Some(source) = &feed.source else {
+        return Ok(quote::fill(template, &[("columns", ""), ("join", "")]));
+    };
+    let table = Table::behind(tx, feed, source)?;
+    let (has_key, has_row, condition) = match source {
+        Source::Captured { .. } => {
+            let row_key = table.key_of("changefeed_row");
+            let Some(first) = row_key.first() else {
+                return Err(Error::not_found(format!(
+                    "table {} behind feed '{}' no longer has a primary key",
+                    table.name, feed.name
+                )));
+            };
+            let keys = capture::key_columns("n.", row_key.len());
+            (
+                "n.key1 is not null",
+                format!("{first} is not null"),
+                capture::pairs(&row_key, "=", &keys, " and "),
+            )
+        }
+        Source::Joined {
+            change_id_column, ..
+        } => {
+            let column = quote::identifier(table.column(change_id_column)?);
+            (
+                "1",
+                format!("changefeed_row.{column} is not null"),
+                format!("changefeed_row.{column} = n.change_id"),
+            )
+        }
+    };
+    let columns = format!(", {has_key}, {has_row}, changefeed_row.*");
+    let join = format!(
+        "\n  left join {} as changefeed_row on {condition}",
+        table.sql()
+    );
+    Ok(quote::fill(
+        template,
+        &[("columns", &columns), ("join", &join)],
+    ))
+}

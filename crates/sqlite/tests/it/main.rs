@@ -1,0 +1,21 @@
+//! The SQLite store from outside: what applications do to the file, with the stock shell and
+//! with connections of their own, and what readers then see.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "tests fail by panicking"
+)]
+
+mod backfill;
+mod capture;
+mod consumers;
+mod leases;
+mod open;
+mod publish;
+mod replace;
+mod rows;
+mod schema;
+mod support;
+mod trim;
+mod wake;

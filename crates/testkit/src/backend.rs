@@ -1,0 +1,308 @@
+//! What the conformance suite needs to know of a database: how to get a fresh one, how to speak
+//! plain SQL to it as an application would, and which words it uses.
+
+mod postgres;
+mod sqlite;
+
+pub use postgres::{PostgresBackend, PostgresSession};
+pub use sqlite::{SqliteBackend, SqliteSession};
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::{
+    After, Change, Feed, FeedName, NewFeed, Page, ShardId, Source, Store, SweepGroup, TableName,
+};
+
+use crate::eventually;
+
+/// Rows as text, NULL as `None`.
+pub type Rows = Vec<Vec<Option<String>>>;
+
+/// What a database answered to SQL of ours.
+#[derive(Debug, Clone)]
+pub struct SqlError {
+    /// Its words, with its code where it has one.
+    pub message: String,
+    /// Whether the connection is gone, so that nobody knows what became of the statement.
+    pub connection_lost: bool,
+}
+
+impl fmt::Display for SqlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// A fresh database of its own, for one test case.
+#[async_trait]
+pub trait Backend: Send + Sync {
+    /// Its address, as a user would give it with `--db`.
+    fn url(&self) -> String;
+
+    /// The words of its SQL.
+    fn words(&self) -> Words;
+
+    /// A new instance of the store, as another process would have it. Nothing is installed by
+    /// this.
+    async fn store(&self) -> Arc<dyn Store>;
+
+    /// A connection of the application, if the database can be reached.
+    async fn try_session(&self) -> Result<Box<dyn Session>, SqlError>;
+}
+
+/// A connection of an application that knows nothing of us but the SQL interface.
+#[async_trait]
+pub trait Session: Send + Sync {
+    /// Runs one or more statements.
+    async fn execute(&self, sql: &str) -> Result<(), SqlError>;
+
+    /// Runs a query.
+    async fn query(&self, sql: &str) -> Result<Rows, SqlError>;
+
+    /// The connection breaks without a goodbye.
+    async fn kill(self: Box<Self>);
+}
+
+impl dyn Session + '_ {
+    /// Runs statements that must work.
+    pub async fn run(&self, sql: &str) {
+        if let Err(error) = self.execute(sql).await {
+            panic!("{error}\nin {sql}");
+        }
+    }
+
+    /// The first column of the first row, which must be there.
+    pub async fn value(&self, sql: &str) -> String {
+        match self.query(sql).await {
+            Ok(rows) => rows
+                .first()
+                .and_then(|row| row.first().cloned().flatten())
+                .unwrap_or_else(|| panic!("no value from {sql}")),
+            Err(error) => panic!("{error}\nin {sql}"),
+        }
+    }
+
+    /// The same, as a number.
+    pub async fn number(&self, sql: &str) -> i64 {
+        let value = self.value(sql).await;
+        value
+            .parse()
+            .unwrap_or_else(|_| panic!("'{value}' is no number, from {sql}"))
+    }
+}
+
+/// The words of a dialect. SQL is an interface, so these are part of what is tested.
+#[derive(Debug, Clone, Copy)]
+pub struct Words {
+    /// What comes before our names: `changefeed.` or `changefeed_`.
+    pub prefix: &'static str,
+    /// Begins a transaction that will write.
+    pub begin: &'static str,
+    /// Draws the next change id within a transaction: statements of which one returns it.
+    pub draw_change_id: &'static str,
+    /// Whether an id that was drawn stays drawn when its transaction is rolled back.
+    pub draws_are_final: bool,
+    /// Pretends that a newer version of ours was installed.
+    pub install_newer: &'static str,
+    /// Whether the database has two-phase commit.
+    pub two_phase: bool,
+}
+
+impl Words {
+    /// Our table of that name.
+    pub fn our(&self, table: &str) -> String {
+        format!("{}{table}", self.prefix)
+    }
+
+    /// Publishes a change under an id of the application's.
+    pub fn publish(&self, feed: i16, shard: i16, change_id: i64) -> String {
+        let change = self.our("change");
+        format!(
+            "insert into {change} (feed_id, shard, change_id) values ({feed}, {shard}, {change_id})"
+        )
+    }
+
+    /// Publishes several changes in one statement.
+    pub fn publish_many(
+        &self,
+        feed: i16,
+        shard: i16,
+        ids: impl IntoIterator<Item = i64>,
+    ) -> String {
+        let change = self.our("change");
+        let values: Vec<String> = ids
+            .into_iter()
+            .map(|id| format!("({feed}, {shard}, {id})"))
+            .collect();
+        format!(
+            "insert into {change} (feed_id, shard, change_id) values {}",
+            values.join(", ")
+        )
+    }
+
+    /// Publishes so many changes in one statement, with ids from `first`.
+    pub fn publish_range(&self, feed: i16, shard: i16, first: i64, count: i64) -> String {
+        let (change, last) = (self.our("change"), first + count - 1);
+        format!(
+            "with recursive n(i) as (select {first} union all select i + 1 from n where i < {last}) \
+             insert into {change} (feed_id, shard, change_id) select {feed}, {shard}, i from n"
+        )
+    }
+
+    /// Publishes old data under a number below the start.
+    pub fn publish_old(&self, feed: i16, shard: i16, change_id: i64, number: i64) -> String {
+        let change = self.our("change");
+        format!(
+            "insert into {change} (feed_id, shard, change_id, change_sequence_number) \
+             values ({feed}, {shard}, {change_id}, {number})"
+        )
+    }
+
+    /// Reads a page as an application in another language would, by plain SQL.
+    pub fn read(&self, feed: i16, shard: i16, after: i64, limit: usize) -> String {
+        let change = self.our("change");
+        format!(
+            "select change_sequence_number, change_id from {change} \
+             where feed_id = {feed} and shard = {shard} and change_sequence_number > {after} \
+             order by change_sequence_number limit {limit}"
+        )
+    }
+
+    /// Registers a feed and shards by plain SQL.
+    pub fn register(&self, feed: i16, name: &str, shards: &[i16]) -> String {
+        let values: Vec<String> = shards.iter().map(|s| format!("({feed}, {s})")).collect();
+        format!(
+            "insert into {} (feed_id, name) values ({feed}, '{name}'); \
+             insert into {} (feed_id, shard) values {}",
+            self.our("feed"),
+            self.our("shard"),
+            values.join(", ")
+        )
+    }
+}
+
+/// Short forms that most cases use.
+impl dyn Backend + '_ {
+    /// A connection of the application.
+    pub async fn session(&self) -> Box<dyn Session> {
+        self.try_session().await.unwrap()
+    }
+
+    /// A store on an installed schema.
+    pub async fn installed(&self) -> Arc<dyn Store> {
+        let store = self.store().await;
+        store.migrate().await.unwrap();
+        store
+    }
+
+    /// A feed of the given id with shards from 0, on an installed schema.
+    pub async fn feed(&self, id: i16, shards: i16) -> (Arc<dyn Store>, Feed) {
+        let store = self.installed().await;
+        let feed = store
+            .create_feed(&NewFeed {
+                id: Some(changefeed_core::FeedId(id)),
+                shards,
+                ..NewFeed::new(name(&format!("feed-{id}")))
+            })
+            .await
+            .unwrap();
+        (store, feed)
+    }
+
+    /// Numbers everything that is committed.
+    pub async fn settle(&self, store: &dyn Store) {
+        for group in store.sweep_groups().await.unwrap() {
+            settle(store, group).await;
+        }
+    }
+}
+
+/// Sweeps a group until there is nothing left to number.
+pub async fn settle(store: &dyn Store, group: SweepGroup) {
+    if store.needs_sweeping() {
+        while store.sweep(group).await.unwrap().changes() > 0 {}
+    }
+}
+
+/// A feed name.
+pub fn name(text: &str) -> FeedName {
+    text.parse().unwrap()
+}
+
+/// A feed on a table whose changes our trigger publishes.
+pub fn captured(feed: &str, table: TableName, shard_by: Option<&str>, shards: i16) -> NewFeed {
+    NewFeed {
+        shards,
+        source: Some(Source::Captured {
+            table,
+            shard_by: shard_by.map(str::to_owned),
+        }),
+        ..NewFeed::new(name(feed))
+    }
+}
+
+/// A whole shard, paged with the given page size.
+pub async fn read_all(store: &dyn Store, feed: &Feed, shard: i16, page: usize) -> Vec<Change> {
+    let mut after = After::First;
+    let mut all = Vec::new();
+    loop {
+        let Page { changes, next } = store.read(feed, ShardId(shard), after, page).await.unwrap();
+        if changes.is_empty() {
+            return all;
+        }
+        assert!(changes.len() <= page, "a page over its limit");
+        assert_eq!(changes.last().map(|c| c.cursor), Some(next));
+        all.extend(changes);
+        after = next.into();
+    }
+}
+
+/// Number and change id of a whole shard.
+pub async fn numbers(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<(i64, i64)> {
+    read_all(store, feed, shard, 10_000)
+        .await
+        .iter()
+        .map(|change| (change.cursor.number().unwrap(), change.change_id))
+        .collect()
+}
+
+/// Change ids of a whole shard, in order.
+pub async fn ids(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<i64> {
+    numbers(store, feed, shard)
+        .await
+        .into_iter()
+        .map(|(_, id)| id)
+        .collect()
+}
+
+/// Whether news for a subscription comes within the time that news takes.
+pub async fn is_woken(waiter: &mut changefeed_core::Subscription) -> bool {
+    tokio::time::timeout(Duration::from_secs(10), waiter.news())
+        .await
+        .is_ok()
+}
+
+/// Waits until the store numbers what is committed, sweeping where that is needed, and returns
+/// the change ids of the shard when there are `count`.
+pub async fn wait_for(store: &dyn Store, feed: &Feed, shard: i16, count: usize) -> Vec<i64> {
+    eventually(&format!("{count} changes in shard {shard}"), || async {
+        for s in &feed.shards {
+            settle(store, s.sweep_group).await;
+        }
+        let ids = ids(store, feed, shard).await;
+        (ids.len() >= count).then_some(ids)
+    })
+    .await
+}
+
+/// Waits until a condition holds.
+pub async fn eventually_true(what: &str, mut ask: impl AsyncFnMut() -> bool) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while !ask().await {
+        assert!(tokio::time::Instant::now() < deadline, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}

@@ -1,0 +1,132 @@
+//! PostgreSQL.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use changefeed_core::Store;
+use changefeed_postgres::PostgresStore;
+use tokio::task::JoinHandle;
+use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
+
+use super::{Backend, Rows, Session, SqlError, Words};
+use crate::postgres::{Database, fresh_database};
+
+/// A fresh database on a PostgreSQL server.
+#[derive(Debug)]
+pub struct PostgresBackend {
+    database: Database,
+}
+
+impl PostgresBackend {
+    /// On the server of this test run.
+    pub async fn fresh() -> Self {
+        PostgresBackend {
+            database: fresh_database().await,
+        }
+    }
+
+    /// On a server of the test's own.
+    pub async fn on(server: &str) -> Self {
+        PostgresBackend {
+            database: Database::on(server).await,
+        }
+    }
+
+    /// The database.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+}
+
+#[async_trait]
+impl Backend for PostgresBackend {
+    fn url(&self) -> String {
+        self.database.url().to_owned()
+    }
+
+    fn words(&self) -> Words {
+        Words {
+            prefix: "changefeed.",
+            begin: "begin",
+            draw_change_id: "select nextval('changefeed.change_id')",
+            draws_are_final: true,
+            install_newer: "insert into changefeed.schema_version (version) values (999)",
+            two_phase: true,
+        }
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(PostgresStore::connect(self.database.url()).await.unwrap())
+    }
+
+    async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {
+        let session = PostgresSession::connect(self.database.url()).await?;
+        Ok(Box::new(session))
+    }
+}
+
+/// A connection by the driver alone.
+#[derive(Debug)]
+pub struct PostgresSession {
+    client: Client,
+    connection: JoinHandle<()>,
+}
+
+impl PostgresSession {
+    /// Connects.
+    pub async fn connect(url: &str) -> Result<Self, SqlError> {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await.map_err(error)?;
+        let connection = tokio::spawn(async {
+            // An error ends the session; whoever uses it next is told.
+            let _ = connection.await;
+        });
+        Ok(PostgresSession { client, connection })
+    }
+
+    /// The driver's client.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+}
+
+#[async_trait]
+impl Session for PostgresSession {
+    async fn execute(&self, sql: &str) -> Result<(), SqlError> {
+        self.client.batch_execute(sql).await.map_err(error)
+    }
+
+    async fn query(&self, sql: &str) -> Result<Rows, SqlError> {
+        let answer = self.client.simple_query(sql).await.map_err(error)?;
+        Ok(answer
+            .iter()
+            .filter_map(|message| match message {
+                SimpleQueryMessage::Row(row) => Some(
+                    (0..row.len())
+                        .map(|column| row.get(column).map(str::to_owned))
+                        .collect(),
+                ),
+                _ => None,
+            })
+            .collect())
+    }
+
+    async fn kill(self: Box<Self>) {
+        // The task owns the socket: it closes without the message that says goodbye.
+        self.connection.abort();
+        let _ = self.connection.await;
+    }
+}
+
+fn error(error: tokio_postgres::Error) -> SqlError {
+    match error.as_db_error() {
+        Some(db) => SqlError {
+            message: format!("{}: {}", db.code().code(), db.message()),
+            // The server was told to stop: what it was doing may have been done.
+            connection_lost: db.code().code().starts_with("57P"),
+        },
+        None => SqlError {
+            message: format!("{error}: {:?}", std::error::Error::source(&error)),
+            connection_lost: true,
+        },
+    }
+}

@@ -1,0 +1,148 @@
+//! SQLite.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::Store;
+use changefeed_sqlite::SqliteStore;
+use rusqlite::fallible_iterator::FallibleIterator;
+use rusqlite::types::ValueRef;
+use rusqlite::{Batch, Connection};
+use tempfile::TempDir;
+
+use super::{Backend, Rows, Session, SqlError, Words};
+
+/// A fresh file.
+#[derive(Debug)]
+pub struct SqliteBackend {
+    dir: TempDir,
+}
+
+impl SqliteBackend {
+    /// In a temporary directory.
+    pub async fn fresh() -> Self {
+        SqliteBackend {
+            dir: tempfile::Builder::new()
+                .prefix("changefeed-sqlite.")
+                .tempdir()
+                .unwrap(),
+        }
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("test.db")
+    }
+}
+
+#[async_trait]
+impl Backend for SqliteBackend {
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.path().display())
+    }
+
+    fn words(&self) -> Words {
+        Words {
+            prefix: "changefeed_",
+            begin: "begin immediate",
+            draw_change_id: "update changefeed_change_id set value = value + 1; \
+                             select value from changefeed_change_id",
+            // The counter is a table, so a rollback takes back what was drawn.
+            draws_are_final: false,
+            install_newer: "update changefeed_schema set version = 999",
+            two_phase: false,
+        }
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(SqliteStore::open(&self.path()).await.unwrap())
+    }
+
+    async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {
+        Ok(Box::new(SqliteSession::open(&self.path())))
+    }
+}
+
+/// A connection by the driver alone.
+#[derive(Debug)]
+pub struct SqliteSession {
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl SqliteSession {
+    /// Opens the file as an application would.
+    pub fn open(path: &Path) -> Self {
+        let connection = Connection::open(path).unwrap();
+        connection.busy_timeout(Duration::from_secs(30)).unwrap();
+        SqliteSession {
+            connection: Arc::new(Mutex::new(connection)),
+        }
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        act: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, SqlError> {
+        let connection = Arc::clone(&self.connection);
+        // The busy handler blocks its thread.
+        tokio::task::spawn_blocking(move || {
+            act(&connection.lock().unwrap_or_else(PoisonError::into_inner))
+        })
+        .await
+        .unwrap()
+        .map_err(|error| SqlError {
+            message: error.to_string(),
+            connection_lost: false,
+        })
+    }
+}
+
+#[async_trait]
+impl Session for SqliteSession {
+    async fn execute(&self, sql: &str) -> Result<(), SqlError> {
+        let sql = sql.to_owned();
+        self.with(move |connection| connection.execute_batch(&sql))
+            .await
+    }
+
+    async fn query(&self, sql: &str) -> Result<Rows, SqlError> {
+        let sql = sql.to_owned();
+        self.with(move |connection| {
+            let mut rows = Rows::new();
+            let mut batch = Batch::new(connection, &sql);
+            // As on other databases, the rows of all statements.
+            while let Some(mut statement) = batch.next()? {
+                let columns = statement.column_count();
+                let mut found = statement.query([])?;
+                while let Some(row) = found.next()? {
+                    rows.push(
+                        (0..columns)
+                            .map(|column| row.get_ref(column).map(text))
+                            .collect::<rusqlite::Result<_>>()?,
+                    );
+                }
+            }
+            Ok(rows)
+        })
+        .await
+    }
+
+    async fn kill(self: Box<Self>) {
+        // A connection within this process cannot be cut; closing it in mid-transaction is what
+        // the operating system does to the files of a dead process.
+        drop(self);
+    }
+}
+
+fn text(value: ValueRef<'_>) -> Option<String> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Integer(n) => Some(n.to_string()),
+        ValueRef::Real(n) => Some(n.to_string()),
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+}

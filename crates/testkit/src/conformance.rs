@@ -1,0 +1,161 @@
+//! The suite that every store passes: one function per case, over any [`Backend`], grouped by
+//! promise or theme. [`conformance!`](crate::conformance!) turns all of them into tests.
+//!
+//! [`Backend`]: crate::backend::Backend
+
+pub mod backfill;
+pub mod capture;
+pub mod consumers;
+pub mod feeds;
+pub mod instances;
+pub mod leases;
+pub mod promises;
+pub mod reading;
+pub mod schema;
+pub mod trim;
+pub mod wake;
+
+/// One `#[test]` per case of the suite, each on a fresh backend.
+///
+/// ```
+/// use changefeed_testkit::backend::SqliteBackend;
+///
+/// changefeed_testkit::conformance!(SqliteBackend::fresh().await);
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! conformance {
+    ($backend:expr) => {
+        $crate::conformance_cases! { ($backend)
+            schema {
+                migrating_twice_changes_nothing
+                twenty_instances_migrate_at_once
+                a_newer_schema_is_refused_and_left_alone
+                without_our_tables_the_command_to_run_is_named
+                uninstalling_leaves_the_application_as_it_was
+            }
+            feeds {
+                every_column_has_its_documented_default
+                feeds_made_by_plain_sql_work_like_ours
+                shard_numbers_need_not_be_dense
+                any_number_of_feeds_with_shards_of_their_own
+                one_change_in_several_feeds
+                a_name_or_an_id_is_taken_once
+                a_feed_name_that_no_url_could_hold_is_refused_by_the_database
+                a_missing_table_or_column_is_named_and_nothing_is_made
+                an_unknown_shard_refuses_the_insert
+                an_own_start_is_where_numbers_begin
+                a_dropped_feed_takes_everything_with_it
+                change_ids_may_come_from_anywhere
+                the_sequence_begins_where_it_is_documented
+            }
+            promises {
+                promise_1_a_change_that_commits_late_is_not_skipped
+                promise_1_a_long_open_transaction_holds_nobody_up_and_loses_nothing
+                promise_2_numbers_are_gapless_from_the_start_in_every_shard
+                promise_3_what_was_committed_before_comes_before
+                promise_4_what_was_rolled_back_never_appears_and_leaves_no_gap
+                promise_4_savepoints_take_back_only_their_own
+                promise_5_a_page_read_twice_starts_with_the_same_changes
+                promise_11_a_connection_cut_in_mid_transaction_publishes_nothing
+                promise_11_work_cut_off_at_any_moment_is_done_by_the_next
+                promises_1_to_5_hold_in_a_random_history
+            }
+            instances {
+                promise_12_two_instances_do_the_work_of_one
+                promise_12_twenty_instances_do_the_work_of_one
+                a_backlog_larger_than_a_batch_is_numbered_in_order
+                a_hot_shard_does_not_starve_its_group
+                sweep_groups_are_independent
+            }
+            reading {
+                first_last_and_numbers_are_places_to_begin
+                an_empty_page_keeps_the_cursor
+                a_cursor_ahead_of_the_feed_is_refused
+                a_page_size_out_of_bounds_is_refused
+                an_unknown_shard_or_feed_is_named
+                plain_sql_reads_the_same_pages
+                a_joined_table_gives_its_rows
+                a_joined_row_that_is_gone_is_said_to_be_gone
+                old_data_by_hand_gets_the_numbers_it_was_given
+                old_data_by_hand_cannot_take_live_numbers
+            }
+            capture {
+                inserts_updates_and_deletes_become_changes
+                a_rolled_back_write_publishes_nothing
+                several_feeds_from_one_table
+                the_shard_is_that_of_the_documented_formula
+                a_row_without_a_shard_value_goes_to_shard_0
+                names_that_need_quotes
+                composite_and_text_keys
+                a_changed_primary_key_shows_the_old_row_gone_and_the_new_one_there
+                rows_come_with_every_type_of_value
+                a_table_without_a_primary_key_is_refused
+                a_view_is_refused
+                a_dropped_feed_leaves_the_table_writable
+                many_rows_in_one_statement_are_one_change_each
+            }
+            backfill {
+                existing_rows_get_numbers_below_the_start
+                a_backfill_goes_on_where_it_stopped
+                a_backfill_under_live_traffic_misses_no_row
+                a_reader_during_a_backfill_skips_nothing
+                a_joined_table_can_be_backfilled
+                a_feed_without_a_table_cannot_be_backfilled
+                an_empty_table_is_finished_at_once
+            }
+            consumers {
+                a_cursor_is_kept_by_name_and_shard
+                lag_is_counted_in_changes_and_time
+                effects_and_cursor_commit_together
+                a_consumer_can_be_forgotten
+                a_consumer_of_an_unknown_shard_is_refused
+            }
+            trim {
+                what_every_consumer_has_read_can_be_trimmed
+                what_a_consumer_has_not_read_is_kept
+                what_is_younger_than_the_age_is_kept
+                a_cursor_behind_the_trimmed_part_is_expired
+                first_begins_at_the_oldest_change_that_is_kept
+                numbers_go_on_after_everything_was_trimmed
+                trimming_in_small_batches_ends
+            }
+            leases {
+                one_owner_at_a_time
+                only_an_expired_lease_changes_hands_and_its_generation_grows
+                a_released_lease_is_free_at_once
+                a_zombie_cannot_release_what_it_lost
+                twenty_candidates_one_holder
+            }
+            wake {
+                a_waiter_is_woken_by_a_commit_of_another_instance
+                a_waiter_is_woken_for_its_own_shard_only
+                news_between_look_and_wait_is_not_missed
+                a_thousand_waiters_are_all_woken
+            }
+        }
+    };
+}
+
+/// The plumbing of [`conformance!`](crate::conformance!): modules by theme, a test per case.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! conformance_cases {
+    (($backend:expr) $($theme:ident { $($case:ident)* })*) => {
+        $(
+            mod $theme {
+                #[allow(unused_imports)]
+                use super::*;
+                $(
+                    #[test]
+                    fn $case() {
+                        $crate::run(async {
+                            let backend = ::std::sync::Arc::new($backend);
+                            $crate::conformance::$theme::$case(backend).await;
+                        });
+                    }
+                )*
+            }
+        )*
+    };
+}

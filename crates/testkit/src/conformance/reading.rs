@@ -1,0 +1,251 @@
+//! Pages, cursors, and the rows behind changes.
+
+use std::sync::Arc;
+
+use changefeed_core::{
+    After, Content, Cursor, DEFAULT_START, Feed, FeedId, FeedName, Kind, MAX_PAGE, NewFeed,
+    ShardId, Source, Store, TableName,
+};
+
+use crate::backend::{Backend, ids, name, numbers, read_all};
+
+async fn with_ten(backend: &Arc<dyn Backend>) -> (Arc<dyn Store>, Feed) {
+    let (store, feed) = backend.feed(37, 1).await;
+    let session = backend.session().await;
+    session
+        .run(&backend.words().publish_many(37, 0, 1..=10))
+        .await;
+    backend.settle(&*store).await;
+    (store, feed)
+}
+
+/// `first`, `last`, and every number of the feed or before it.
+pub async fn first_last_and_numbers_are_places_to_begin(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let read = async |after: After, limit| {
+        let page = store.read(&feed, ShardId(0), after, limit).await.unwrap();
+        let ids: Vec<i64> = page.changes.iter().map(|c| c.change_id).collect();
+        (ids, page.next)
+    };
+    let number = |n| Cursor::Number(DEFAULT_START + n);
+    let all: Vec<i64> = (1..=10).collect();
+    assert_eq!(read(After::First, 100).await, (all.clone(), number(10)));
+    assert_eq!(read(After::First, 3).await, (vec![1, 2, 3], number(3)));
+    assert_eq!(read(number(3).into(), 2).await, (vec![4, 5], number(5)));
+    assert_eq!(read(number(0).into(), 100).await.0, all);
+    assert_eq!(read(After::Last, 100).await, (vec![], number(10)));
+    assert_eq!(read(number(9).into(), 100).await, (vec![10], number(10)));
+    let page = store
+        .read(&feed, ShardId(0), After::First, 1)
+        .await
+        .unwrap();
+    assert_eq!(page.changes[0].content, Content::Unknown);
+}
+
+/// A reader may ask again and again with what it got.
+pub async fn an_empty_page_keeps_the_cursor(backend: Arc<dyn Backend>) {
+    let (store, feed) = backend.feed(37, 1).await;
+    for after in [After::First, After::Last] {
+        let page = store.read(&feed, ShardId(0), after, 10).await.unwrap();
+        assert!(page.changes.is_empty());
+        let again = store
+            .read(&feed, ShardId(0), page.next.into(), 10)
+            .await
+            .unwrap();
+        assert!(again.changes.is_empty());
+        assert_eq!(again.next, page.next);
+    }
+    let before = store
+        .read(&feed, ShardId(0), After::Last, 10)
+        .await
+        .unwrap()
+        .next;
+    backend
+        .session()
+        .await
+        .run(&backend.words().publish(37, 0, 1))
+        .await;
+    backend.settle(&*store).await;
+    let page = store
+        .read(&feed, ShardId(0), before.into(), 10)
+        .await
+        .unwrap();
+    assert_eq!(page.changes.len(), 1);
+    assert_eq!(page.next, Cursor::Number(DEFAULT_START + 1));
+}
+
+/// It comes from another feed or another database, or from before a restore.
+pub async fn a_cursor_ahead_of_the_feed_is_refused(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    for ahead in [DEFAULT_START + 11, i64::MAX] {
+        let error = store
+            .read(&feed, ShardId(0), Cursor::Number(ahead).into(), 10)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::CursorAhead, "{error:?}");
+        assert!(error.message().contains(&ahead.to_string()), "{error:?}");
+    }
+}
+
+/// One to ten thousand.
+pub async fn a_page_size_out_of_bounds_is_refused(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    for limit in [0, MAX_PAGE + 1] {
+        let error = store
+            .read(&feed, ShardId(0), After::First, limit)
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid);
+        assert_eq!(
+            error.message(),
+            format!("a page of {limit} changes is not possible: ask for 1 to 10000")
+        );
+    }
+    let most = store
+        .read(&feed, ShardId(0), After::First, MAX_PAGE)
+        .await
+        .unwrap();
+    assert_eq!(most.changes.len(), 10);
+}
+
+/// With what there is instead.
+pub async fn an_unknown_shard_or_feed_is_named(backend: Arc<dyn Backend>) {
+    let (store, feed) = backend.feed(37, 2).await;
+    let error = store
+        .read(&feed, ShardId(2), After::First, 10)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::NotFound, "{error:?}");
+    assert_eq!(error.message(), "feed 'feed-37' has no shard 2");
+    assert_eq!(error.advice(), Some("its shards are 0, 1"));
+    // A feed that was dropped by somebody else since we looked.
+    let ghost = Feed {
+        id: FeedId(99),
+        name: FeedName::trusted("ghost".to_owned()),
+        ..feed
+    };
+    for after in [After::First, After::Last, Cursor::Number(5).into()] {
+        let error = store.read(&ghost, ShardId(0), after, 10).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::NotFound, "{after}: {error:?}");
+    }
+}
+
+/// The query of seed 003, in the dialect's words.
+pub async fn plain_sql_reads_the_same_pages(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let (session, words) = (backend.session().await, backend.words());
+    let expected = numbers(&*store, &feed, 0).await;
+    let mut cursor = 0;
+    let mut found = Vec::new();
+    loop {
+        let rows = session.query(&words.read(37, 0, cursor, 4)).await.unwrap();
+        if rows.is_empty() {
+            break;
+        }
+        for row in rows {
+            let number = |column: usize| row[column].as_ref().unwrap().parse::<i64>().unwrap();
+            cursor = number(0);
+            found.push((number(0), number(1)));
+        }
+    }
+    assert_eq!(found, expected);
+}
+
+async fn joined(backend: &Arc<dyn Backend>) -> (Arc<dyn Store>, Feed) {
+    let store = backend.installed().await;
+    let (session, words) = (backend.session().await, backend.words());
+    session
+        .run("create table my_event (id integer primary key, note text, change_id bigint unique)")
+        .await;
+    let feed = store
+        .create_feed(&NewFeed {
+            id: Some(FeedId(37)),
+            source: Some(Source::Joined {
+                table: TableName::unqualified("my_event"),
+                change_id_column: "change_id".to_owned(),
+                shard_by: None,
+            }),
+            ..NewFeed::new(name("my-event"))
+        })
+        .await
+        .unwrap();
+    session.run(words.begin).await;
+    for id in 1..=3 {
+        let change_id = session.number(words.draw_change_id).await;
+        session
+            .run(&format!(
+                "insert into my_event values ({id}, 'note {id}', {change_id})"
+            ))
+            .await;
+        session.run(&words.publish(37, 0, change_id)).await;
+    }
+    session.run("commit").await;
+    backend.settle(&*store).await;
+    (store, feed)
+}
+
+/// The application keeps the `change_id` in a column of its table.
+pub async fn a_joined_table_gives_its_rows(backend: Arc<dyn Backend>) {
+    let (store, feed) = joined(&backend).await;
+    assert!(matches!(feed.source, Some(Source::Joined { .. })));
+    let changes = read_all(&*store, &feed, 0, 2).await;
+    assert_eq!(changes.len(), 3);
+    for (id, change) in (1..).zip(&changes) {
+        let row: serde_json::Value =
+            serde_json::from_str(change.content.row().unwrap().get()).unwrap();
+        assert_eq!(row["id"], id);
+        assert_eq!(row["note"], format!("note {id}"));
+        assert_eq!(row["change_id"], change.change_id);
+    }
+}
+
+/// Said, not skipped.
+pub async fn a_joined_row_that_is_gone_is_said_to_be_gone(backend: Arc<dyn Backend>) {
+    let (store, feed) = joined(&backend).await;
+    backend
+        .session()
+        .await
+        .run("delete from my_event where id = 2")
+        .await;
+    let changes = read_all(&*store, &feed, 0, 10).await;
+    assert!(matches!(changes[0].content, Content::Row(_)));
+    assert_eq!(changes[1].content, Content::Gone);
+    assert!(matches!(changes[2].content, Content::Row(_)));
+}
+
+/// Data that is older than the feed, with explicit numbers below the start.
+pub async fn old_data_by_hand_gets_the_numbers_it_was_given(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let (session, words) = (backend.session().await, backend.words());
+    for (change_id, number) in [(501, 1), (502, 7), (503, DEFAULT_START)] {
+        session
+            .run(&words.publish_old(37, 0, change_id, number))
+            .await;
+    }
+    let all = numbers(&*store, &feed, 0).await;
+    assert_eq!(all[..3], [(1, 501), (7, 502), (DEFAULT_START, 503)]);
+    assert_eq!(ids(&*store, &feed, 0).await.len(), 13);
+    let page = store
+        .read(&feed, ShardId(0), Cursor::Number(1).into(), 1)
+        .await
+        .unwrap();
+    assert_eq!(page.changes[0].change_id, 502);
+    session.run(&words.publish(37, 0, 11)).await;
+    backend.settle(&*store).await;
+    assert_eq!(
+        numbers(&*store, &feed, 0).await.last(),
+        Some(&(DEFAULT_START + 11, 11))
+    );
+}
+
+/// A number above the start would collide with the next live change, a taken one is taken.
+pub async fn old_data_by_hand_cannot_take_live_numbers(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let (session, words) = (backend.session().await, backend.words());
+    session.run(&words.publish_old(37, 0, 500, 5)).await;
+    for number in [5, DEFAULT_START + 1, DEFAULT_START + 11, i64::MAX, 0, -1] {
+        let sql = words.publish_old(37, 0, 501, number);
+        assert!(session.execute(&sql).await.is_err(), "number {number}");
+    }
+    assert_eq!(numbers(&*store, &feed, 0).await.len(), 11);
+}

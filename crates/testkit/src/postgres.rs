@@ -1,0 +1,9 @@
+//! A throwaway PostgreSQL, and databases on it.
+
+mod cluster;
+mod database;
+mod programs;
+
+pub use cluster::Cluster;
+pub use database::{Database, as_role, fresh_database};
+pub use programs::{program, programs};

@@ -1,0 +1,56 @@
+//! Waiting for states, never for time to pass.
+
+use std::future::Future;
+use std::time::{Duration, Instant};
+
+/// How long a test may take before it is considered hung.
+const CASE_DEADLINE: Duration = Duration::from_secs(120);
+
+/// How long a state may take to come true. Generous, because a loaded machine is no bug; tests
+/// that promise a time measure it themselves.
+const STATE_DEADLINE: Duration = Duration::from_secs(30);
+
+/// Whether the long runs were asked for (`./test --soak`).
+pub fn soaking() -> bool {
+    std::env::var_os("CHANGEFEED_SOAK").is_some_and(|v| !v.is_empty() && v != "0")
+}
+
+/// Runs one test case on a runtime of its own and fails it when it hangs.
+pub fn run<F: Future>(case: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    let deadline = if soaking() {
+        CASE_DEADLINE * 30
+    } else {
+        CASE_DEADLINE
+    };
+    let outcome = runtime.block_on(async {
+        tokio::time::timeout(deadline, case)
+            .await
+            .unwrap_or_else(|_| panic!("the case did not end within {deadline:?}"))
+    });
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    outcome
+}
+
+/// Asks again and again until the answer is `Some`, and returns it; panics with `what` when it
+/// takes too long.
+pub async fn eventually<T, F>(what: &str, mut ask: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Option<T>>,
+{
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        assert!(
+            began.elapsed() < STATE_DEADLINE,
+            "waited {STATE_DEADLINE:?} in vain: {what}"
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
