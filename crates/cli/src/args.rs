@@ -1,6 +1,5 @@
 //! The command line, as written.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use changefeed::{After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup};
@@ -261,9 +260,6 @@ pub(crate) enum Bench {
         /// Smaller numbers, in less than a minute
         #[arg(long)]
         quick: bool,
-        /// Also write the report to this file
-        #[arg(long, value_name = "FILE")]
-        save: Option<PathBuf>,
     },
 }
 

@@ -1,11 +1,59 @@
 //! `changefeed bench`
 
-use changefeed::Result;
+use std::time::Duration;
+
+use changefeed::{Backend, Result};
+use changefeed_bench::FeedsOptions;
+use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Bench;
 use crate::output::Out;
 
-pub(crate) async fn run(_database: &str, args: Bench, out: &mut Out) -> Result<()> {
-    let Bench::Feeds { .. } = args;
-    out.line("")
+pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()> {
+    let Bench::Feeds { quick } = args;
+    Backend::parse(database)?;
+    let bar = if out.is_terminal() {
+        spinner()
+    } else {
+        ProgressBar::hidden()
+    };
+    let report = changefeed_bench::feeds(database, FeedsOptions { quick }, |what| {
+        bar.set_message(what.to_owned());
+    })
+    .await?;
+    bar.finish_and_clear();
+    if out.is_json() {
+        return out.object(&report);
+    }
+    let rows = report
+        .rows()
+        .into_iter()
+        .map(|row| {
+            vec![
+                row.measure,
+                row.ours,
+                row.bare,
+                row.ratio,
+                row.budget,
+                row.verdict,
+            ]
+        })
+        .collect();
+    out.line(format!(
+        "{}, {} cores, {:.0} s",
+        report.database, report.cores, report.seconds
+    ))?;
+    out.table(&["MEASURE", "OURS", "BARE", "RATIO", "BUDGET", ""], rows)?;
+    report
+        .notes
+        .iter()
+        .try_for_each(|note| out.line(format!("note: {note}")))
+}
+
+fn spinner() -> ProgressBar {
+    let style = ProgressStyle::with_template("{spinner} {elapsed}  {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_spinner());
+    let bar = ProgressBar::new_spinner().with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
 }
