@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Change, Consumer, ConsumerName, Cursor, Error, Feed, LeaseHolder, Migration,
+    After, Backfill, Change, Consumer, ConsumerName, Cursor, Error, Feed, Incident, LeaseHolder, Migration,
     NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store, SweepGroup, SweepReport,
     TableName, Trimmed,
 };
@@ -117,6 +117,11 @@ impl Changefeed {
     /// Named consumers and how far behind they are.
     pub async fn consumers(&self) -> Result<Vec<Consumer>> {
         self.store.consumers().await
+    }
+
+    /// Shards whose ULID writers had to go on without one of theirs.
+    pub async fn incidents(&self) -> Result<Vec<Incident>> {
+        self.store.incidents().await
     }
 
     /// Who sweeps what.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use changefeed::{After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup};
+use changefeed::{
+    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup, Uuid,
+};
 use clap::{Parser, Subcommand};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
@@ -132,6 +134,19 @@ pub(crate) struct CreateFeed {
         requires = "rows"
     )]
     pub(crate) change_id_column: String,
+    /// The feed of ULID transactions whose rows are this feed
+    #[arg(long, value_name = "UUID", conflicts_with_all = ["from", "rows", "shard_by"],
+          requires_all = ["ulid_table", "shard_column", "ulid_column"])]
+    pub(crate) ulid_feed: Option<Uuid>,
+    /// The table that those transactions write to
+    #[arg(long, value_name = "TABLE", requires = "ulid_feed")]
+    pub(crate) ulid_table: Option<String>,
+    /// Its column with the shard
+    #[arg(long, value_name = "COLUMN", requires = "ulid_feed")]
+    pub(crate) shard_column: Option<String>,
+    /// Its column with the ULID, 16 bytes
+    #[arg(long, value_name = "COLUMN", requires = "ulid_feed")]
+    pub(crate) ulid_column: Option<String>,
     /// The column whose value decides the shard
     #[arg(long, value_name = "COLUMN")]
     pub(crate) shard_by: Option<String>,
@@ -159,7 +174,7 @@ pub(crate) struct ReadFeed {
     /// The shard
     #[arg(long, default_value_t, allow_negative_numbers = true)]
     pub(crate) shard: ShardId,
-    /// Where to begin: 'first', 'last' or a cursor
+    /// Where to begin: 'first', 'last', a cursor or, in a feed of ULIDs, a time
     #[arg(long, default_value = "first", allow_negative_numbers = true)]
     pub(crate) after: After,
     /// How many changes at most
@@ -177,7 +192,7 @@ pub(crate) struct TailFeed {
     /// The shard [default: all]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) shard: Option<ShardId>,
-    /// Where to begin: 'first', 'last' or a cursor
+    /// Where to begin: 'first', 'last', a cursor or, in a feed of ULIDs, a time
     #[arg(long, default_value = "last", allow_negative_numbers = true)]
     pub(crate) after: After,
     /// Go on where this named consumer stopped, and keep its cursor

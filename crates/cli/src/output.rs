@@ -87,7 +87,7 @@ impl Out {
                 feed: feed.as_str(),
                 shard,
                 cursor: change.cursor.to_string(),
-                change_id: change.change_id.to_string(),
+                change_id: change.change_id.map(|id| id.to_string()),
                 row: change.content.row(),
             });
         }
@@ -96,13 +96,10 @@ impl Out {
             Content::Gone => "(row gone)".to_owned(),
             Content::Row(row) => row.get().to_owned(),
         };
-        self.line(
-            format!(
-                "{feed}/{shard}  {}  {}  {row}",
-                change.cursor, change.change_id
-            )
-            .trim_end(),
-        )
+        let id = change
+            .change_id
+            .map_or_else(String::new, |id| format!("{id}  "));
+        self.line(format!("{feed}/{shard}  {}  {id}{row}", change.cursor).trim_end())
     }
 
     /// Makes sure that a reader of a pipe sees what was printed so far.
@@ -117,7 +114,7 @@ struct ChangeLine<'a> {
     feed: &'a str,
     shard: ShardId,
     cursor: String,
-    change_id: String,
+    change_id: Option<String>,
     row: Option<&'a RawValue>,
 }
 

@@ -1,6 +1,6 @@
 //! The ends of a shard, and which cursors lie between them.
 
-use crate::{After, Error, Feed, Kind, Result, ShardId};
+use crate::{After, Cursor, Error, Feed, Kind, Result, ShardId, Ulid};
 
 /// The ends of a shard that is ordered by numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,12 +18,8 @@ impl Bounds {
         let cursor = match after {
             After::First => return Ok(self.trimmed_to),
             After::Last => return Ok(self.last),
-            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
-                Error::invalid(format!(
-                    "cursor {cursor} does not belong to feed '{}'",
-                    feed.name
-                ))
-            })?,
+            After::Cursor(cursor) => cursor.number().ok_or_else(|| foreign(feed, after))?,
+            After::Time(_) => return Err(foreign(feed, after)),
         };
         if cursor < self.trimmed_to {
             return Err(Error::new(
@@ -53,10 +49,35 @@ impl Bounds {
     }
 }
 
+fn foreign(feed: &Feed, after: After) -> Error {
+    Error::invalid(format!(
+        "cursor {after} does not belong to feed '{}'",
+        feed.name
+    ))
+    .advise("this feed is ordered by numbers, not by ULIDs or time")
+}
+
+/// Where a reader of a feed that is ordered by ULIDs begins, unless it begins at the end.
+pub fn begin_ulid(feed: &Feed, after: After) -> Result<Option<Ulid>> {
+    Ok(match after {
+        After::First => Some(Ulid::MIN),
+        After::Last => None,
+        After::Cursor(Cursor::Ulid(ulid)) => Some(ulid),
+        After::Time(ms) => Some(Ulid::before(ms)),
+        After::Cursor(cursor) => {
+            return Err(Error::invalid(format!(
+                "cursor {cursor} does not belong to feed '{}'",
+                feed.name
+            ))
+            .advise("this feed is ordered by ULIDs"));
+        }
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Cursor, FeedId, FeedName};
+    use crate::{FeedId, FeedName};
 
     fn begin(after: After) -> Result<i64> {
         let feed = Feed {

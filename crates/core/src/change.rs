@@ -12,8 +12,9 @@ pub const MAX_PAGE: usize = 10_000;
 pub struct Change {
     /// Its place in the shard; the cursor of a reader who has read up to here.
     pub cursor: Cursor,
-    /// The application's key to whatever changed.
-    pub change_id: i64,
+    /// The application's key to whatever changed; none in a feed that is ordered by ULIDs, where
+    /// the cursor itself is that key.
+    pub change_id: Option<i64>,
     /// What changed, as far as the feed knows where to find it.
     pub content: Content,
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableName};
+use crate::{Cursor, Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableName, Uuid};
 
 /// The default `last_change_sequence_number` of a new shard: the first change gets one more.
 /// Everything below is free for data that is older than the feed.
@@ -77,13 +77,26 @@ pub enum Source {
         /// The column that decides the shard of a backfilled row.
         shard_by: Option<String>,
     },
+    /// The application writes its rows in ULID transactions; the rows are the feed.
+    Ulid {
+        /// The feed of those transactions.
+        feed: Uuid,
+        /// The table.
+        table: TableName,
+        /// The column with the shard.
+        shard_column: String,
+        /// The column with the ULID, 16 bytes.
+        ulid_column: String,
+    },
 }
 
 impl Source {
     /// The table, whichever way its rows are published.
     pub fn table(&self) -> &TableName {
         match self {
-            Source::Captured { table, .. } | Source::Joined { table, .. } => table,
+            Source::Captured { table, .. }
+            | Source::Joined { table, .. }
+            | Source::Ulid { table, .. } => table,
         }
     }
 
@@ -93,6 +106,21 @@ impl Source {
             Source::Captured { shard_by, .. } | Source::Joined { shard_by, .. } => {
                 shard_by.as_deref()
             }
+            Source::Ulid { .. } => None,
+        }
+    }
+}
+
+impl Feed {
+    /// Refuses what makes sense only where changes have numbers.
+    pub fn require_numbers(&self, what: &str) -> Result<()> {
+        match &self.source {
+            Some(Source::Ulid { table, .. }) => Err(Error::invalid(format!(
+                "feed '{}' is ordered by ULIDs: its rows in {table} are all there is, so it cannot \
+                 be {what}",
+                self.name
+            ))),
+            _ => Ok(()),
         }
     }
 }
@@ -165,12 +193,12 @@ pub struct ShardState {
     pub shard: ShardId,
     /// Its sweep group.
     pub sweep_group: SweepGroup,
-    /// The newest number given.
-    pub last_change_sequence_number: i64,
+    /// The newest number given, or the newest ULID written.
+    pub last: Cursor,
     /// Changes that are committed and wait for their number. Counting stops at 100,000.
     pub pending: i64,
-    /// Milliseconds since the shard was last swept with a result, or created.
-    pub since_sweep_ms: i64,
+    /// Milliseconds since that number or ULID was given, or since the shard was created.
+    pub since_ms: i64,
 }
 
 /// How far a backfill has come.
@@ -191,6 +219,6 @@ pub struct Backfill {
 pub struct Trimmed {
     /// Changes removed.
     pub removed: u64,
-    /// Shards in which a consumer that has not read yet kept changes from being removed.
+    /// Consumers (with their shard) that have not read yet and kept changes from being removed.
     pub held_back_by: Vec<String>,
 }

@@ -22,7 +22,7 @@ mod ulid;
 mod ulid_transaction;
 mod wake;
 
-pub use bounds::Bounds;
+pub use bounds::{Bounds, begin_ulid};
 pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;
@@ -38,7 +38,7 @@ pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
     ConsumerStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore, SweptShard,
-    WakeStore,
+    UlidStore, WakeStore,
 };
 pub use table::{Fold, TableName};
 pub use ulid::{Ulid, UlidState};

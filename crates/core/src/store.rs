@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use serde::Serialize;
 
 use crate::{
-    After, Backfill, Consumer, ConsumerName, Cursor, Feed, FeedId, Fold, Lease, LeaseHolder,
-    Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Subscription, SweepGroup,
-    Trimmed,
+    After, Backfill, Consumer, ConsumerName, Cursor, Feed, FeedId, Fold, Incident, Lease,
+    LeaseHolder, Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Subscription,
+    SweepGroup, Trimmed,
 };
 
 /// Installing and removing our tables.
@@ -154,16 +154,24 @@ pub trait ConsumerStore: Send + Sync {
 pub trait WakeStore: Send + Sync {
     /// Takes a place to wait for news of a shard. All places of a process share one connection
     /// to the database.
-    fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription;
+    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription;
+}
+
+/// What can be seen of ULID transactions from outside. Beginning one is not here: it gives the
+/// driver's own transaction, so each store crate has its own function for it.
+#[async_trait]
+pub trait UlidStore: Send + Sync {
+    /// Shards whose writers had to go on without one of theirs.
+    async fn incidents(&self) -> Result<Vec<Incident>>;
 }
 
 /// Everything a database does for us.
 pub trait Store:
-    SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore
+    SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore + UlidStore
 {
 }
 
 impl<T> Store for T where
-    T: SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore
+    T: SchemaStore + FeedStore + SweepStore + LeaseStore + ConsumerStore + WakeStore + UlidStore
 {
 }

@@ -26,7 +26,7 @@ pub async fn long_poll(
     limit: usize,
     wait: Duration,
 ) -> Result<Page> {
-    let mut subscription = store.subscribe(feed.id, shard);
+    let mut subscription = store.subscribe(feed, shard);
     let deadline = Instant::now() + wait;
     let mut after = after;
     loop {
@@ -64,7 +64,7 @@ pub struct Follow {
 /// The changes of a shard, for ever. The stream goes on through lost connections and restarts of
 /// the database; it ends with an error only when a person has to do something.
 pub fn follow(store: Arc<dyn Store>, what: Follow) -> impl Stream<Item = Result<Change>> + Send {
-    let subscription = store.subscribe(what.feed.id, what.shard);
+    let subscription = store.subscribe(&what.feed, what.shard);
     let follower = Follower {
         store,
         what,

@@ -21,6 +21,19 @@
 --   CF003 burned: this transaction was judged dead, or found a newer state; it cannot commit
 --   CF004 misuse: the message says of what
 
+-- Feeds that are ordered by ULIDs name the feed of their transactions and their columns.
+alter table changefeed.feed_source
+    drop constraint feed_source_kind_check,
+    add constraint feed_source_kind_check check (kind in ('captured', 'joined', 'ulid')),
+    add column ulid_feed uuid,
+    add column shard_column text,
+    add column ulid_column text;
+
+alter table changefeed.consumer
+    drop constraint consumer_cursor_check,
+    add constraint consumer_cursor_check
+        check (cursor ~ '^[0-9]{1,18}$' or cursor ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$');
+
 create table changefeed.shard_ulid (
     feed_id   uuid not null,
     shard_id  integer not null,

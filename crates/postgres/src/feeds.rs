@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page, Result,
-    Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
+    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
+    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::source::Table;
-use crate::{PostgresStore, capture};
+use crate::{PostgresStore, capture, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for PostgresStore {
@@ -126,10 +126,16 @@ impl FeedStore for PostgresStore {
     }
 
     async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
-        self.read_page(feed, shard, after, limit).await
+        match &feed.source {
+            Some(Source::Ulid { .. }) => self.read_ulids(feed, shard, after, limit).await,
+            _ => self.read_page(feed, shard, after, limit).await,
+        }
     }
 
     async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+        if let Some(Source::Ulid { .. }) = &feed.source {
+            return self.ulid_states(feed).await;
+        }
         let client = self.client().await?;
         let rows = client
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
@@ -140,18 +146,20 @@ impl FeedStore for PostgresStore {
             .map(|row| ShardState {
                 shard: ShardId(row.get(0)),
                 sweep_group: SweepGroup(row.get(1)),
-                last_change_sequence_number: row.get(2),
+                last: Cursor::Number(row.get(2)),
                 pending: row.get(3),
-                since_sweep_ms: row.get(4),
+                since_ms: row.get(4),
             })
             .collect())
     }
 
     async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        feed.require_numbers("backfilled")?;
         self.backfill_batch(feed, batch).await
     }
 
     async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+        feed.require_numbers("trimmed")?;
         self.trim_batch(feed, age, batch).await
     }
 }
@@ -196,48 +204,87 @@ async fn attach(
         table.column(column)?;
     }
     let shard_by = source.shard_by().map(str::to_owned);
-    let (kind, change_id_column, named) = match source {
+    let mut stored = Stored {
+        kind: "captured",
+        ..Stored::default()
+    };
+    let named = match source {
         Source::Captured { .. } => {
             capture::check(&table)?;
             capture::install(client, feed, &table, source.shard_by(), shards).await?;
-            (
-                "captured",
-                None,
-                Source::Captured {
-                    table: table.name.clone(),
-                    shard_by,
-                },
-            )
+            Source::Captured {
+                table: table.name.clone(),
+                shard_by,
+            }
         }
         Source::Joined {
             change_id_column, ..
         } => {
             table.column(change_id_column)?;
-            let named = Source::Joined {
+            stored = Stored {
+                kind: "joined",
+                change_id_column: Some(change_id_column),
+                ..Stored::default()
+            };
+            Source::Joined {
                 table: table.name.clone(),
                 change_id_column: change_id_column.clone(),
                 shard_by,
+            }
+        }
+        Source::Ulid {
+            feed: ulid_feed,
+            shard_column,
+            ulid_column,
+            ..
+        } => {
+            ulid_feeds::check(&table, shard_column, ulid_column)?;
+            stored = Stored {
+                kind: "ulid",
+                ulid_feed: Some(*ulid_feed),
+                shard_column: Some(shard_column),
+                ulid_column: Some(ulid_column),
+                ..Stored::default()
             };
-            ("joined", Some(change_id_column.as_str()), named)
+            Source::Ulid {
+                feed: *ulid_feed,
+                table: table.name.clone(),
+                shard_column: shard_column.clone(),
+                ulid_column: ulid_column.clone(),
+            }
         }
     };
     client
         .execute(
             "insert into changefeed.feed_source \
-             (feed_id, kind, source, change_id_column, shard_by, shards) \
-             values ($1, $2, $3::oid::regclass, $4, $5, $6)",
+             (feed_id, kind, source, change_id_column, shard_by, shards, ulid_feed, shard_column, \
+              ulid_column) \
+             values ($1, $2, $3::oid::regclass, $4, $5, $6, $7, $8, $9)",
             &[
                 &feed.0,
-                &kind,
+                &stored.kind,
                 &table.oid,
-                &change_id_column,
+                &stored.change_id_column,
                 &source.shard_by(),
                 &shards,
+                &stored.ulid_feed,
+                &stored.shard_column,
+                &stored.ulid_column,
             ],
         )
         .await
         .map_err(db)?;
     Ok(named)
+}
+
+/// The columns of `feed_source` that depend on its kind.
+#[derive(Default)]
+struct Stored<'a> {
+    kind: &'a str,
+    change_id_column: Option<&'a str>,
+    ulid_feed: Option<Uuid>,
+    shard_column: Option<&'a str>,
+    ulid_column: Option<&'a str>,
 }
 
 fn source(row: &tokio_postgres::Row) -> Option<Source> {
@@ -249,14 +296,19 @@ fn source(row: &tokio_postgres::Row) -> Option<Source> {
         (Some(schema), Some(name)) => TableName::qualified(schema, name),
         _ => TableName::unqualified("(dropped)"),
     };
-    let change_id_column: Option<String> = row.get(6);
     let shard_by: Option<String> = row.get(7);
-    match (kind?.as_str(), change_id_column) {
-        ("joined", Some(change_id_column)) => Some(Source::Joined {
+    Some(match kind?.as_str() {
+        "joined" => Source::Joined {
             table,
-            change_id_column,
+            change_id_column: row.get(6),
             shard_by,
-        }),
-        _ => Some(Source::Captured { table, shard_by }),
-    }
+        },
+        "ulid" => Source::Ulid {
+            feed: row.get(8),
+            table,
+            shard_column: row.get(9),
+            ulid_column: row.get(10),
+        },
+        _ => Source::Captured { table, shard_by },
+    })
 }

@@ -18,6 +18,7 @@ mod source;
 mod sweep;
 mod template;
 mod trim;
+mod ulid_feeds;
 mod ulids;
 mod wake;
 
@@ -41,6 +42,7 @@ struct Inner {
     target: connect::Target,
     hub: WakeHub,
     listener: wake::Listener,
+    prober: wake::Prober,
     joins: source::Joins,
     schema_checked: std::sync::atomic::AtomicBool,
 }
@@ -57,6 +59,7 @@ impl PostgresStore {
                 target,
                 hub: WakeHub::default(),
                 listener: wake::Listener::default(),
+                prober: wake::Prober::default(),
                 joins: source::Joins::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),

@@ -21,7 +21,7 @@ impl PostgresStore {
         let from = match after {
             After::First => 0,
             // What is asked for lies in the future; only the end is needed.
-            After::Last => i64::MAX,
+            After::Last | After::Time(_) => i64::MAX,
             // A cursor of another kind is refused below, together with those out of bounds.
             After::Cursor(cursor) => cursor.number().unwrap_or(i64::MAX),
         };
@@ -98,22 +98,27 @@ impl PostgresStore {
 
 fn change(row: &Row, has_rows: bool) -> Result<Change> {
     let content = if has_rows {
-        match row.get::<_, Option<String>>(2) {
-            Some(json) => Content::Row(RawValue::from_string(json).map_err(|e| {
-                Error::new(
-                    Kind::Database,
-                    "the database returned a row that is not JSON",
-                )
-                .caused_by(e)
-            })?),
-            None => Content::Gone,
-        }
+        content(row.get(2))?
     } else {
         Content::Unknown
     };
     Ok(Change {
         cursor: Cursor::Number(row.get(0)),
-        change_id: row.get(1),
+        change_id: Some(row.get(1)),
         content,
+    })
+}
+
+/// A row as the database wrote it, or none.
+pub(crate) fn content(json: Option<String>) -> Result<Content> {
+    let Some(json) = json else {
+        return Ok(Content::Gone);
+    };
+    RawValue::from_string(json).map(Content::Row).map_err(|e| {
+        Error::new(
+            Kind::Database,
+            "the database returned a row that is not JSON",
+        )
+        .caused_by(e)
     })
 }

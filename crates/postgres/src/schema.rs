@@ -10,7 +10,10 @@ use crate::error::db;
 use crate::{PostgresStore, quote};
 
 /// Every step, by ascending version.
-const MIGRATIONS: [(i32, &str); 1] = [(1, include_str!("../migrations/0001_feeds.sql"))];
+const MIGRATIONS: [(i32, &str); 2] = [
+    (1, include_str!("../migrations/0001_feeds.sql")),
+    (2, include_str!("../migrations/0002_ulids.sql")),
+];
 
 /// An arbitrary key for the advisory lock that keeps migrations apart.
 const MIGRATION_LOCK: i64 = 0x6368_616e_6765_6664;

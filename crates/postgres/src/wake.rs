@@ -1,24 +1,42 @@
-//! Waking readers: one connection per store listens, however many wait.
+//! Waking readers: one connection per store listens for sweeps, however many readers wait, and
+//! one look per few milliseconds finds committed ULID transactions, which announce nothing: a
+//! `NOTIFY` in a writer's transaction would make all writers of the database queue.
 
+use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use changefeed_core::{FeedId, Result, ShardId, Subscription, WakeHub, WakeStore};
+use changefeed_core::{
+    Feed, FeedId, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub, WakeStore,
+};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_postgres::AsyncMessage;
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::{Inner, PostgresStore};
 
 /// The channel on which every sweep announces `feed_id/shard/last number`.
 const CHANNEL: &str = "changefeed";
+/// Waits between two looks for ULIDs, when something happens and when nothing does.
+const SHORTEST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(40);
 
-/// The task that listens, started when the first reader waits and stopped with the store.
+/// A background task that is started when it is first needed and stopped with the store.
 #[derive(Default)]
-pub(crate) struct Listener(Mutex<Option<AbortHandle>>);
+struct Task(Mutex<Option<AbortHandle>>);
 
-impl Drop for Listener {
+impl Task {
+    fn ensure(&self, spawn: impl FnOnce() -> AbortHandle) {
+        let mut task = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(AbortHandle::is_finished) {
+            *task = Some(spawn());
+        }
+    }
+}
+
+impl Drop for Task {
     fn drop(&mut self) {
         let task = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(task) = task.take() {
@@ -27,41 +45,61 @@ impl Drop for Listener {
     }
 }
 
+/// The task that listens for sweeps.
+#[derive(Default)]
+pub(crate) struct Listener(Task);
+
+/// The task that looks for ULIDs, and which feed stands behind the ULIDs of which.
+#[derive(Default)]
+pub(crate) struct Prober {
+    task: Task,
+    feeds: Mutex<HashMap<FeedId, Uuid>>,
+    newcomer: Arc<Notify>,
+}
+
 impl WakeStore for PostgresStore {
-    fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription {
-        let mut task = self
-            .inner
-            .listener
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(AbortHandle::is_finished) {
-            let store = std::sync::Arc::downgrade(&self.inner);
-            let hub = self.inner.hub.clone();
-            *task = Some(
-                tokio::spawn(async move {
-                    while let Some(inner) = store.upgrade() {
-                        let dialled = inner.target.dial().await;
-                        // Only the hub is kept while listening, so that the store can be dropped.
-                        drop(inner);
-                        let ended = match dialled {
-                            Ok((client, connection)) => listen(client, connection, &hub).await,
-                            Err(error) => Err(error),
-                        };
-                        if let Err(error) = ended {
-                            tracing::warn!(%error, "lost the connection that listens for news");
-                        }
-                        tokio::time::sleep(Duration::from_millis(250)).await;
-                    }
-                })
-                .abort_handle(),
-            );
+    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
+        let store = Arc::downgrade(&self.inner);
+        let subscription = self.inner.hub.subscribe(feed.id, shard);
+        if let Some(Source::Ulid { feed: ulids, .. }) = &feed.source {
+            let prober = &self.inner.prober;
+            prober
+                .feeds
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(feed.id, *ulids);
+            prober
+                .task
+                .ensure(|| tokio::spawn(probe(store)).abort_handle());
+        } else {
+            self.inner
+                .listener
+                .0
+                .ensure(|| tokio::spawn(listen(store)).abort_handle());
         }
-        self.inner.hub.subscribe(feed, shard)
+        subscription
     }
 }
 
-async fn listen<S>(
+/// Listens until the store is gone, on a new connection whenever the old one breaks.
+async fn listen(store: Weak<Inner>) {
+    while let Some(inner) = store.upgrade() {
+        let dialled = inner.target.dial().await;
+        let hub = inner.hub.clone();
+        // Only the hub is kept while listening, so that the store can be dropped.
+        drop(inner);
+        let ended = match dialled {
+            Ok((client, connection)) => receive(client, connection, &hub).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            tracing::warn!(%error, "lost the connection that listens for news");
+        }
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+async fn receive<S>(
     client: tokio_postgres::Client,
     mut connection: tokio_postgres::Connection<tokio_postgres::Socket, S>,
     hub: &WakeHub,
@@ -100,6 +138,77 @@ fn parse(payload: &str) -> Option<(FeedId, ShardId)> {
     let feed = parts.next()?.parse().ok()?;
     let shard = parts.next()?.parse().ok()?;
     Some((feed, shard))
+}
+
+/// Where a shard's ULIDs stand.
+type Position = (Vec<u8>, i64);
+
+/// Looks for committed ULIDs while somebody waits for them.
+async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
+    let mut pace = Pace::new(SHORTEST, LONGEST);
+    let mut seen: HashMap<(Uuid, i32), Position> = HashMap::new();
+    while let Some(inner) = store.upgrade() {
+        let feeds = inner.prober.watched(&inner.hub);
+        if feeds.is_empty() {
+            drop(inner);
+            newcomer.notified().await;
+            continue;
+        }
+        let news = look(PostgresStore { inner }, &feeds, &mut seen).await;
+        let wait = match news {
+            Ok(true) => pace.busy(),
+            Ok(false) => pace.idle(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for ULIDs; trying again");
+                Duration::from_millis(500)
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+impl Prober {
+    /// The feeds somebody waits for; forgets the others.
+    fn watched(&self, hub: &WakeHub) -> HashMap<FeedId, Uuid> {
+        let watched = hub.watched();
+        let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        feeds.retain(|feed, _| watched.iter().any(|(id, _)| id == feed));
+        feeds.clone()
+    }
+}
+
+/// One look for all who wait. Returns whether there was anything new.
+async fn look(
+    store: PostgresStore,
+    feeds: &HashMap<FeedId, Uuid>,
+    seen: &mut HashMap<(Uuid, i32), Position>,
+) -> Result<bool> {
+    let ids: Vec<Uuid> = feeds.values().copied().collect();
+    let client = store.client().await?;
+    let statement = client
+        .prepare_cached(
+            "select feed_id, shard_id, ulid_high, ulid_low from changefeed.shard_ulid \
+             where feed_id = any($1)",
+        )
+        .await
+        .map_err(db)?;
+    let mut news = false;
+    for row in client.query(&statement, &[&ids]).await.map_err(db)? {
+        let (ulids, shard): (Uuid, i32) = (row.get(0), row.get(1));
+        let position: Position = (row.get(2), row.get(3));
+        // A shard seen for the first time counts: a reader may have begun to wait before.
+        if seen.insert((ulids, shard), position.clone()) == Some(position) {
+            continue;
+        }
+        news = true;
+        let Ok(shard) = i16::try_from(shard) else {
+            continue;
+        };
+        for (feed, _) in feeds.iter().filter(|(_, id)| **id == ulids) {
+            store.inner.hub.wake(*feed, ShardId(shard));
+        }
+    }
+    Ok(news)
 }
 
 #[cfg(test)]

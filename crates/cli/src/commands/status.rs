@@ -33,6 +33,7 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     }
     let consumers = db.consumers().await?;
     let holders = db.lease_holders().await?;
+    let incidents = db.incidents().await?;
 
     if out.is_json() {
         for (feed, id, state) in &shards {
@@ -67,16 +68,13 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
                 vec![
                     format!("{feed}/{}", s.shard),
                     s.sweep_group.to_string(),
-                    s.last_change_sequence_number.to_string(),
+                    s.last.to_string(),
                     s.pending.to_string(),
-                    format!("{} ago", human_ms(s.since_sweep_ms)),
+                    format!("{} ago", human_ms(s.since_ms)),
                 ]
             })
             .collect();
-        out.table(
-            &["SHARD", "GROUP", "LAST NUMBER", "PENDING", "LAST NUMBERED"],
-            rows,
-        )?;
+        out.table(&["SHARD", "GROUP", "LAST", "PENDING", "AT"], rows)?;
     }
     if !consumers.is_empty() {
         out.line("")?;
@@ -101,6 +99,17 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
             })
             .collect();
         out.table(&["LEASE", "HOLDER", "GENERATION", "HELD"], rows)?;
+    }
+    if !incidents.is_empty() {
+        out.line("")?;
+        let rows = incidents
+            .iter()
+            .map(|i| {
+                let ago = format!("{} ago", human_ms(i.since_ms));
+                vec![format!("{}/{}", i.feed, i.shard), i.count.to_string(), ago]
+            })
+            .collect();
+        out.table(&["ULID SHARD", "LOST WRITERS", "LAST"], rows)?;
     }
     if db.needs_sweeping()
         && shards.iter().any(|(_, _, s)| s.pending > 0)

@@ -6,5 +6,5 @@ where n.nspname = 'changefeed' and c.relkind in ('r', 'p', 'm', 'f')
   and c.relname not in (
       'schema_version', 'feed', 'feed_source', 'shard_definition', 'progress', 'numbered',
       'inbox_0', 'inbox_1', 'inbox_2', 'inbox_3', 'cluster', 'lease', 'change_row', 'consumer',
-      'backfill')
+      'backfill', 'shard_ulid', 'incident', 'ulid_guard')
 order by 1

@@ -21,7 +21,7 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
             change_id_column: db.column(&args.change_id_column)?,
             shard_by,
         }),
-        (None, None) => None,
+        (None, None) => ulids(db, &args)?,
     };
     let new = NewFeed {
         name: args.name,
@@ -53,4 +53,22 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
         )),
         _ => Ok(()),
     }
+}
+
+/// The rows of ULID transactions. The command line gives all four or none of these.
+fn ulids(db: &Changefeed, args: &CreateFeed) -> Result<Option<Source>> {
+    let (Some(feed), Some(table), Some(shard_column), Some(ulid_column)) = (
+        args.ulid_feed,
+        &args.ulid_table,
+        &args.shard_column,
+        &args.ulid_column,
+    ) else {
+        return Ok(None);
+    };
+    Ok(Some(Source::Ulid {
+        feed,
+        table: db.table(table)?,
+        shard_column: db.column(shard_column)?,
+        ulid_column: db.column(ulid_column)?,
+    }))
 }

@@ -26,6 +26,11 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
                 }) => {
                     format!("rows in {table} by {change_id_column}")
                 }
+                Some(Source::Ulid {
+                    table, ulid_column, ..
+                }) => {
+                    format!("{table} by the ULIDs of {ulid_column}")
+                }
                 None => String::new(),
             };
             vec![
