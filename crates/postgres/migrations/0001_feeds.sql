@@ -272,7 +272,8 @@ create trigger shard_write instead of insert or update or delete on changefeed.s
 for each row execute function changefeed.shard_write();
 
 create function changefeed.feed_delete() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set client_min_messages = warning as $$
 begin
     -- A trigger that publishes to a feed that is gone would fail the application's writes.
     execute format('drop function if exists changefeed.%I() cascade', 'capture_' || old.feed_id);
