@@ -39,8 +39,8 @@ pub async fn feeds(
     let machine = Machine::look();
     let began = Instant::now();
     let mut findings = Findings::new(&progress);
-    if let Some(note) = machine.complaint() {
-        findings.note(note);
+    if let Some(complaint) = machine.complaint() {
+        findings.disturbed(complaint);
     }
     let database = match Backend::parse(url)? {
         Backend::Postgres { url } => postgres::feeds(&url, &scale, &mut findings).await?,

@@ -51,8 +51,8 @@ pub struct Measure {
     pub budget: Option<Budget>,
     /// Whether the promise was kept.
     pub met: Option<bool>,
-    /// Whether the rounds disagree so much that the machine must have been busy with other
-    /// things.
+    /// Whether the machine was busy with other things: the rounds disagree, or a figure that
+    /// nothing is compared with was taken on a loaded machine.
     pub noisy: bool,
 }
 
@@ -247,6 +247,7 @@ pub(crate) struct Findings<'a> {
     progress: &'a dyn Fn(&str),
     measures: Vec<Measure>,
     notes: Vec<String>,
+    disturbed: bool,
 }
 
 impl<'a> Findings<'a> {
@@ -255,6 +256,7 @@ impl<'a> Findings<'a> {
             progress,
             measures: Vec::new(),
             notes: Vec::new(),
+            disturbed: false,
         }
     }
 
@@ -263,8 +265,16 @@ impl<'a> Findings<'a> {
         (self.progress)(what);
     }
 
-    pub(crate) fn add(&mut self, measure: Measure) {
+    pub(crate) fn add(&mut self, mut measure: Measure) {
+        // A ratio is hardly moved by what disturbs both sides; a time is.
+        measure.noisy |= self.disturbed && measure.ratio.is_none();
         self.measures.push(measure);
+    }
+
+    /// Somebody else uses the machine: figures that nothing is compared with cannot be trusted.
+    pub(crate) fn disturbed(&mut self, complaint: String) {
+        self.disturbed = true;
+        self.note(complaint);
     }
 
     pub(crate) fn note(&mut self, note: impl Into<String>) {

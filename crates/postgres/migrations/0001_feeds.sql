@@ -272,8 +272,11 @@ create trigger shard_write instead of insert or update or delete on changefeed.s
 for each row execute function changefeed.shard_write();
 
 create function changefeed.feed_delete() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set client_min_messages = warning as $$
 begin
+    -- A trigger that publishes to a feed that is gone would fail the application's writes.
+    execute format('drop function if exists changefeed.%I() cascade', 'capture_' || old.feed_id);
     delete from changefeed.shard s where s.feed_id = old.feed_id;
     return old;
 end $$;
@@ -375,7 +378,8 @@ create function changefeed.sweep(sweep_group integer default 0)
 returns table (feed_id smallint, shard smallint, change_count bigint, lag_milliseconds bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- Plans are made once per session, perhaps while the inbox is empty: they must not scan it whole.
-set enable_seqscan = off set jit = off as $$
+-- Made for each call anew they would cost more than an idle sweep itself.
+set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
     -- More than this is left for the next sweep, so that no shard waits long for another.

@@ -1,7 +1,10 @@
 //! Other processes, and what may happen to them.
 
+use std::io::Write;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -66,7 +69,42 @@ fn state_and_parent(stat: &str) -> Option<(&str, u32)> {
     Some((words.next()?, words.next()?.parse().ok()?))
 }
 
-/// A process of ours that does not outlive its owner.
+/// A shell that is told of every process we start and of its end, and kills what is left when its
+/// input closes, which the kernel does for us even if we are killed.
+static UNDERTAKER: LazyLock<Mutex<Child>> = LazyLock::new(|| {
+    const SCRIPT: &str = r#"
+        trap '' INT TERM HUP
+        all=
+        while read -r word; do
+            case $word in
+                +*) all="$all ${word#+}" ;;
+                -*) left=
+                    for pid in $all; do [ "$pid" = "${word#-}" ] || left="$left $pid"; done
+                    all=$left ;;
+            esac
+        done
+        for pid in $all; do kill -9 "$pid"; done
+    "#;
+    let shell = Command::new("sh")
+        .args(["-c", SCRIPT])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // Not in our group, so that a Ctrl-C at the terminal does not reach it.
+        .process_group(0)
+        .spawn()
+        .unwrap();
+    Mutex::new(shell)
+});
+
+fn tell_undertaker(sign: char, pid: u32) {
+    let mut undertaker = UNDERTAKER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(input) = &mut undertaker.stdin {
+        let _ = writeln!(input, "{sign}{pid}");
+    }
+}
+
+/// A process of ours that does not outlive its owner, nor this process.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -87,6 +125,7 @@ impl Running {
         let child = command
             .spawn()
             .unwrap_or_else(|e| panic!("{command:?}: {e}"));
+        tell_undertaker('+', child.id());
         Running { child }
     }
 
@@ -140,6 +179,7 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.kill();
+        tell_undertaker('-', self.pid());
     }
 }
 

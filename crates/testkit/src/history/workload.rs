@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use changefeed_core::{DEFAULT_START, Feed, ShardId, Store, SweepGroup};
+use changefeed_core::{DEFAULT_START, Feed, Kind, ShardId, Store, SweepGroup};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 
@@ -238,8 +238,7 @@ async fn end_prepared(backend: &dyn Backend) {
 async fn sweep(store: Arc<dyn Store>, feed: Feed, mut rng: Rng, stop: Arc<AtomicBool>) {
     let group = feed.shards.first().map_or(SweepGroup(0), |s| s.sweep_group);
     while !stop.load(Ordering::Relaxed) {
-        // An error means that the database is away: somebody restarts it.
-        let _ = store.sweep(group).await;
+        away(store.sweep(group).await);
         pause(&mut rng, 3000).await;
     }
 }
@@ -253,10 +252,17 @@ async fn follow(
 ) -> Following {
     while !stop.load(Ordering::Relaxed) {
         let limit = rng.usize(1..=20 * (speed + 1));
-        let _ = following.step(store, limit).await;
+        away(following.step(store, limit).await);
         pause(&mut rng, 1000 * (1 + 10 * speed as u64)).await;
     }
     following
+}
+
+/// The only error that may happen: the database is away, because somebody restarts it.
+fn away<T>(outcome: changefeed_core::Result<T>) {
+    if let Err(error) = outcome {
+        assert_eq!(error.kind(), Kind::Unavailable, "{error:?}");
+    }
 }
 
 /// Up to so many microseconds, often none at all.
