@@ -95,7 +95,7 @@ pub(crate) async fn measure<P: Publish>(
                 let Some(change) = stream.next().await else {
                     break;
                 };
-                if log.mark(&log.seen, change?.change_id) {
+                if log.mark(&log.seen, change?.change_id.unwrap_or(0)) {
                     left -= 1;
                 }
             }

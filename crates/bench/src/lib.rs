@@ -18,8 +18,8 @@ mod scale;
 mod sqlite;
 mod sweeping;
 
-pub use report::{Bound, Budget, FeedsReport, Measure, Row};
-pub use scale::FeedsOptions;
+pub use report::{Bound, Budget, Measure, Report, Row};
+pub use scale::Options;
 
 use std::time::Instant;
 
@@ -30,21 +30,44 @@ use scale::Scale;
 
 /// Measures feeds in the database that a URL names. `progress` is told what is going on, for a
 /// person who waits.
-pub async fn feeds(
-    url: &str,
-    options: FeedsOptions,
-    progress: impl Fn(&str),
-) -> Result<FeedsReport> {
+pub async fn feeds(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
+    measured(
+        options,
+        &progress,
+        async |scale, findings| match Backend::parse(url)? {
+            Backend::Postgres { url } => postgres::feeds(&url, scale, findings).await,
+            Backend::Sqlite { path } => sqlite::feeds(&path, scale, findings).await,
+        },
+    )
+    .await
+}
+
+/// Measures ULID transactions in the database that a URL names.
+pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
+    measured(
+        options,
+        &progress,
+        async |scale, findings| match Backend::parse(url)? {
+            Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
+            Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
+        },
+    )
+    .await
+}
+
+/// Runs measures, which return the name of the database, and reports them.
+async fn measured(
+    options: Options,
+    progress: &dyn Fn(&str),
+    measures: impl AsyncFnOnce(&Scale, &mut Findings<'_>) -> Result<String>,
+) -> Result<Report> {
     let scale = Scale::of(options);
     let machine = Machine::look();
     let began = Instant::now();
-    let mut findings = Findings::new(&progress);
+    let mut findings = Findings::new(progress);
     if let Some(complaint) = machine.complaint() {
         findings.disturbed(complaint);
     }
-    let database = match Backend::parse(url)? {
-        Backend::Postgres { url } => postgres::feeds(&url, &scale, &mut findings).await?,
-        Backend::Sqlite { path } => sqlite::feeds(&path, &scale, &mut findings).await?,
-    };
+    let database = measures(&scale, &mut findings).await?;
     Ok(findings.into_report(database, machine.cores, options, began.elapsed()))
 }

@@ -6,6 +6,7 @@ mod read;
 mod scratch;
 mod session;
 mod sweep;
+mod ulids;
 
 use changefeed::Result;
 use changefeed::postgres::tokio_postgres;
@@ -21,11 +22,26 @@ use session::{Session, Target, db};
 /// Who takes turns at writing while somebody follows.
 const TRICKLE: usize = 4;
 
-/// Measures everything and returns the server's name and version.
+/// Measures feeds and returns the server's name and version.
 pub(crate) async fn feeds(url: &str, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
-    let target = Target::parse(url)?;
-    let scratch = Scratch::prepare(target).await?;
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
     let measured = measures(&scratch, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Measures ULID transactions and returns the server's name and version.
+pub(crate) async fn ulids(url: &str, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
+    let measured = ulids::measure(&scratch, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Removes what was written, also after an error.
+async fn finish(
+    scratch: Scratch,
+    measured: Result<String>,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
     findings.doing("removing what the measures have written");
     let removed = scratch.remove().await;
     let version = measured?;

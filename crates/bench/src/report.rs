@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::FeedsOptions;
+use crate::Options;
 use crate::sample::Sample;
 
 /// If the middle half of the ratios spreads further than this, relative to their median, the
 /// machine was busy with other things.
 const NOISY: f64 = 0.3;
 
-/// Everything that `bench feeds` found.
+/// Everything that a benchmark found.
 #[derive(Debug, Clone, Serialize)]
-pub struct FeedsReport {
+pub struct Report {
     /// The database and its version.
     pub database: String,
     /// The version of changefeed.
@@ -112,7 +112,7 @@ pub struct Row {
     pub verdict: String,
 }
 
-impl FeedsReport {
+impl Report {
     /// The lines of a table: measure, ours, bare, ratio, budget, met or missed.
     pub fn rows(&self) -> Vec<Row> {
         self.measures.iter().map(Measure::row).collect()
@@ -285,10 +285,10 @@ impl<'a> Findings<'a> {
         self,
         database: String,
         cores: usize,
-        options: FeedsOptions,
+        options: Options,
         took: Duration,
-    ) -> FeedsReport {
-        FeedsReport {
+    ) -> Report {
+        Report {
             database,
             version: env!("CARGO_PKG_VERSION"),
             cores,

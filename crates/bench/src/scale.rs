@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What to measure, and how thoroughly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct FeedsOptions {
+pub struct Options {
     /// Less of everything: half a minute instead of three. The figures are rougher, and the long
     /// history has one million changes instead of ten.
     pub quick: bool,
@@ -39,7 +39,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    pub(crate) fn of(options: FeedsOptions) -> Self {
+    pub(crate) fn of(options: Options) -> Self {
         let whole = Scale {
             rounds: 5,
             turns: 30,

@@ -3,6 +3,7 @@
 mod publish;
 mod read;
 mod scratch;
+mod ulids;
 
 use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
@@ -22,6 +23,23 @@ pub(crate) async fn feeds(
     let scratch = Scratch::prepare(path).await?;
     let measured = measures(&scratch, scale, findings).await;
     findings.doing("removing what the measures have written");
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
+}
+
+/// Measures ULID transactions and returns the engine's name and version.
+pub(crate) async fn ulids(
+    path: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(path).await?;
+    let measured = ulids::measure(&scratch, scale, findings).await;
     let removed = scratch.remove().await;
     measured?;
     removed?;

@@ -276,6 +276,12 @@ pub(crate) enum Bench {
         #[arg(long)]
         quick: bool,
     },
+    /// ULID transactions: one shard, many shards, many ULIDs at once
+    Ulids {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 /// Durations have units, so that nobody takes milliseconds for seconds.

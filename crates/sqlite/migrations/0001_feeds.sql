@@ -248,7 +248,9 @@ begin
   select raise(abort, 'changefeed: the change could not be inserted') where changes() = 0;
 end;
 
--- A captured change takes a change_id and the next number, and keeps the key of its row.
+-- A captured change takes a change_id and the next number, and keeps the key of its row. Where
+-- somebody deleted the feed by SQL, and so left its triggers on the table, nothing is captured: the
+-- application's write must not fail for that.
 create trigger changefeed_captured_insert instead of insert on changefeed_captured
 begin
   update changefeed_change_id set value = value + 1;
@@ -262,7 +264,7 @@ begin
          new.key1, new.key2, new.key3, new.key4, new.key5, new.key6, new.key7, new.key8
     from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard;
   select raise(abort, 'changefeed: a feed made from this table has lost a shard; drop the feed with `changefeed feed drop`')
-   where changes() = 0;
+   where changes() = 0 and exists (select 1 from changefeed_feed where feed_id = new.feed_id);
 end;
 
 -- A mark, unless the one before is less than a second old (and the clock was not put back).

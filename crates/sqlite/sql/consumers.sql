@@ -1,5 +1,6 @@
 -- Every consumer with its lag. Live numbers are gapless, so they are counted by subtraction;
--- only what was put below the start has to be looked at.
+-- only what was put below the start has to be looked at. Of a feed that is ordered by ULIDs the
+-- time of its newest one is all that is known.
 select c.name, f.name, c.shard, c.cursor,
        max(0, s.last_change_sequence_number - max(c.number, d.start, d.trimmed))
        + (select count(*) from changefeed_numbered n
@@ -15,9 +16,12 @@ select c.name, f.name, c.shard, c.cursor,
                            where n.feed_id = c.feed_id and n.shard = c.shard
                              and n.change_sequence_number > c.number)
                   order by p.change_sequence_number desc limit 1), 0),
-       max(0, cast(coalesce(julianday('now') - julianday(c.updated_at), 0) * 86400000.0 as integer))
+       max(0, cast(coalesce(julianday('now') - julianday(c.updated_at), 0) * 86400000.0 as integer)),
+       u.time
   from (select *, cast(cursor as integer) as number from changefeed_consumer) c
   join changefeed_feed f on f.feed_id = c.feed_id
   join changefeed_shard_def d on d.feed_id = c.feed_id and d.shard = c.shard
   join changefeed_shard s on s.feed_id = c.feed_id and s.shard = c.shard
+  left join changefeed_ulid_source us on us.feed_id = c.feed_id
+  left join changefeed_shard_ulid u on u.feed_id = us.ulid_feed and u.shard_id = c.shard
  order by f.feed_id, c.name, c.shard

@@ -279,7 +279,7 @@ impl Rows {
         let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;
         let shard = capture::row_shard("changefeed_row", shard_by, shards);
         let change_id = match source {
-            Source::Captured { .. } => None,
+            Source::Captured { .. } | Source::Ulid { .. } => None,
             Source::Joined {
                 change_id_column, ..
             } => Some(table.column(change_id_column)?.to_owned()),

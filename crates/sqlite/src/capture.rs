@@ -103,16 +103,26 @@ pub(crate) fn remove(connection: &Connection, feed: FeedId) -> Result<()> {
     Ok(())
 }
 
-/// Removes the triggers of every feed.
+/// Removes the triggers of every feed, also of those that were deleted by SQL.
 pub(crate) fn remove_all(connection: &Connection) -> Result<()> {
-    let feeds: Vec<i16> = connection
-        .prepare("select feed_id from changefeed_feed_source")
+    let names: Vec<String> = connection
+        .prepare("select name from sqlite_master where type = 'trigger'")
         .and_then(|mut s| s.query_map([], |row| row.get(0))?.collect())
         .explained()?;
-    for feed in feeds {
-        remove(connection, FeedId(feed))?;
+    for feed in names.iter().filter_map(|name| feed_of(name)) {
+        remove(connection, feed)?;
     }
     Ok(())
+}
+
+/// The feed whose trigger has this name.
+fn feed_of(trigger: &str) -> Option<FeedId> {
+    let rest = trigger.strip_prefix("changefeed_")?;
+    let (feed, event) = rest.split_once('_')?;
+    TRIGGERS
+        .contains(&event)
+        .then(|| feed.parse().ok())
+        .flatten()
 }
 
 fn triggers(

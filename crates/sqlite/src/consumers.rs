@@ -88,14 +88,23 @@ impl ConsumerStore for SqliteStore {
             let mut rows = statement.query([]).explained()?;
             let mut consumers = Vec::new();
             while let Some(row) = rows.next().explained()? {
-                let cursor: String = row.get(3).explained()?;
+                let cursor: Cursor = row.get::<_, String>(3).explained()?.parse()?;
+                let (lag_changes, lag_ms) = match cursor {
+                    // Only the times of the newest ULID and of the consumer's are known.
+                    Cursor::Ulid(ulid) => {
+                        let newest: Option<i64> = row.get(7).explained()?;
+                        let lag = newest.unwrap_or(0).saturating_sub_unsigned(ulid.time());
+                        (0, lag.max(0))
+                    }
+                    _ => (row.get(4).explained()?, row.get(5).explained()?),
+                };
                 consumers.push(Consumer {
                     name: ConsumerName::trusted(row.get(0).explained()?),
                     feed: FeedName::trusted(row.get(1).explained()?),
                     shard: ShardId(row.get(2).explained()?),
-                    cursor: cursor.parse()?,
-                    lag_changes: row.get(4).explained()?,
-                    lag_ms: row.get(5).explained()?,
+                    cursor,
+                    lag_changes,
+                    lag_ms,
                     idle_ms: row.get(6).explained()?,
                 });
             }

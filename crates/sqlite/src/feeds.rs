@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page, Result,
-    Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
+    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
+    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid,
 };
+use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
 use crate::inspect::Table;
-use crate::{SqliteStore, backfill, capture, read, trim};
+use crate::{SqliteStore, backfill, capture, read, trim, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqliteStore {
@@ -61,11 +62,12 @@ impl FeedStore for SqliteStore {
     }
 
     async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
-        let id = feed.id;
-        self.reading(move |tx| states(tx, id)).await
+        let feed = feed.clone();
+        self.reading(move |tx| states(tx, &feed)).await
     }
 
     async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        feed.require_numbers("backfilled")?;
         let feed = feed.clone();
         let step = self
             .writing(move |tx| backfill::step(tx, &feed, batch))
@@ -76,6 +78,7 @@ impl FeedStore for SqliteStore {
     }
 
     async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+        feed.require_numbers("trimmed")?;
         let feed = feed.clone();
         self.writing(move |tx| trim::trim(tx, &feed, age, batch))
             .await
@@ -88,6 +91,8 @@ fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
         None => next_free_id(tx)?,
     };
     check_free(tx, id, &new.name)?;
+    // A feed that was deleted by SQL left its triggers, which would now write into this one.
+    capture::remove(tx, id)?;
     tx.execute(
         "insert into changefeed_feed (feed_id, name, comment) values (?1, ?2, ?3)",
         params![id.0, new.name.as_str(), new.comment],
@@ -182,9 +187,38 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
             };
             ("joined", named)
         }
+        Source::Ulid {
+            feed: ulids,
+            shard_column,
+            ulid_column,
+            ..
+        } => {
+            let columns = ulid_feeds::Columns::find(&table, shard_column, ulid_column)?;
+            let named = Source::Ulid {
+                feed: *ulids,
+                table: name,
+                shard_column: columns.shard.clone(),
+                ulid_column: columns.ulid.clone(),
+            };
+            tx.execute(
+                "insert into changefeed_ulid_source \
+                 (feed_id, ulid_feed, table_schema, table_name, shard_column, ulid_column) \
+                 values (?1, ?2, ?3, ?4, ?5, ?6)",
+                params![
+                    feed.0,
+                    ulids.to_string(),
+                    named.table().schema,
+                    named.table().name,
+                    columns.shard,
+                    columns.ulid
+                ],
+            )
+            .explained()?;
+            return Ok(named);
+        }
     };
     let change_id_column = match &named {
-        Source::Captured { .. } => None,
+        Source::Captured { .. } | Source::Ulid { .. } => None,
         Source::Joined {
             change_id_column, ..
         } => Some(change_id_column),
@@ -253,6 +287,17 @@ fn source(row: &Row<'_>) -> rusqlite::Result<Option<Source>> {
         schema: row.get(3)?,
         name,
     };
+    if let Some(ulids) = row.get::<_, Option<String>>(7)? {
+        let feed = Uuid::parse_str(&ulids).map_err(|error| {
+            rusqlite::Error::FromSqlConversionFailure(7, Type::Text, Box::new(error))
+        })?;
+        return Ok(Some(Source::Ulid {
+            feed,
+            table,
+            shard_column: row.get(8)?,
+            ulid_column: row.get(9)?,
+        }));
+    }
     let shard_by = row.get(6)?;
     Ok(Some(match row.get(5)? {
         Some(change_id_column) => Source::Joined {
@@ -264,21 +309,27 @@ fn source(row: &Row<'_>) -> rusqlite::Result<Option<Source>> {
     }))
 }
 
-fn states(tx: &Connection, feed: FeedId) -> Result<Vec<ShardState>> {
+fn states(tx: &Connection, feed: &Feed) -> Result<Vec<ShardState>> {
     let mut statement = tx
         .prepare_cached(include_str!("../sql/shard_states.sql"))
         .explained()?;
     let states = statement
-        .query_map([feed.0], |row| {
+        .query_map([feed.id.0], |row| {
             Ok(ShardState {
                 shard: ShardId(row.get(0)?),
                 sweep_group: SweepGroup(row.get(1)?),
-                last_change_sequence_number: row.get(2)?,
+                last: Cursor::Number(row.get(2)?),
                 // A change has its number as soon as it is committed.
                 pending: 0,
-                since_sweep_ms: row.get(3)?,
+                since_ms: row.get(3)?,
             })
         })
         .explained()?;
-    states.collect::<rusqlite::Result<_>>().explained()
+    let mut states: Vec<ShardState> = states.collect::<rusqlite::Result<_>>().explained()?;
+    if let Some(columns) = ulid_feeds::Columns::of(tx, feed)? {
+        for state in &mut states {
+            columns.state(tx, state)?;
+        }
+    }
+    Ok(states)
 }

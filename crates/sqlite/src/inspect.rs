@@ -26,6 +26,8 @@ pub(crate) struct Table {
     pub(crate) key: Vec<String>,
     /// Those of the columns that are computed from others.
     generated: Vec<String>,
+    /// The declared type of each column, in their order; empty where there is none.
+    types: Vec<String>,
 }
 
 /// A unique index other than the primary key.
@@ -67,7 +69,7 @@ impl Table {
                         .optional()
                 })
                 .explained()?,
-            Source::Joined { .. } => None,
+            Source::Joined { .. } | Source::Ulid { .. } => None,
         };
         let name: String = renamed.unwrap_or_else(|| source.table().name.clone());
         Table::load(connection, &name)?.ok_or_else(|| {
@@ -103,27 +105,32 @@ impl Table {
         // which `select *` shows.
         let mut statement = connection
             .prepare_cached(
-                "select name, pk, hidden <> 0 from pragma_table_xinfo(?1, 'main') where hidden <> 1 order by cid",
+                "select name, pk, hidden <> 0, coalesce(type, '') \
+                 from pragma_table_xinfo(?1, 'main') where hidden <> 1 order by cid",
             )
             .explained()?;
-        let columns: Vec<(String, i64, bool)> = statement
-            .query_map([&name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
+        let columns: Vec<(String, i64, bool, String)> = statement
+            .query_map([&name], |row| {
+                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+            })
             .and_then(Iterator::collect)
             .explained()?;
-        let mut key: Vec<_> = columns.iter().filter(|(_, place, _)| *place > 0).collect();
-        key.sort_by_key(|(_, place, _)| *place);
+        let mut key: Vec<_> = columns.iter().filter(|(_, place, ..)| *place > 0).collect();
+        key.sort_by_key(|(_, place, ..)| *place);
         let key = key.into_iter().map(|(name, ..)| name.clone()).collect();
         let generated = columns
             .iter()
             .filter(|c| c.2)
             .map(|c| c.0.clone())
             .collect();
+        let types = columns.iter().map(|c| c.3.clone()).collect();
         Ok(Some(Table {
             name,
             shape,
             columns: columns.into_iter().map(|(name, ..)| name).collect(),
             key,
             generated,
+            types,
         }))
     }
 
@@ -137,6 +144,15 @@ impl Table {
                 Error::not_found(format!("table {} has no column '{name}'", self.name))
                     .advise(format!("its columns are {}", self.columns.join(", ")))
             })
+    }
+
+    /// The declared type of a column, in capitals; empty where there is none.
+    pub(crate) fn declared_type(&self, column: &str) -> String {
+        self.columns
+            .iter()
+            .zip(&self.types)
+            .find(|(name, _)| *name == column)
+            .map_or_else(String::new, |(_, declared)| declared.to_ascii_uppercase())
     }
 
     /// Whether a column is computed from others.

@@ -30,10 +30,12 @@
 //! app.execute(publish, []).unwrap();
 //!
 //! let page = store.read(&feed, ShardId(0), After::First, 100).await?;
-//! assert_eq!(page.changes[0].change_id, 7);
+//! assert_eq!(page.changes[0].change_id, Some(7));
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Feeds that the writer orders itself are written in ULID transactions: see [`begin_ulid`].
 
 mod backfill;
 mod capture;
@@ -48,6 +50,8 @@ mod read;
 mod schema;
 mod sweep;
 mod trim;
+mod ulid_feeds;
+mod ulids;
 mod value;
 mod wake;
 
@@ -61,6 +65,7 @@ use rusqlite::{Connection, Transaction};
 pub use consumers::advance_consumer;
 pub use rusqlite;
 pub use schema::migration_script;
+pub use ulids::{UlidTransaction, begin_ulid};
 
 use connect::Pool;
 use wake::Waker;

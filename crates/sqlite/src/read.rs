@@ -1,13 +1,11 @@
 //! Reading pages.
 
-use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId, Source,
-};
+use changefeed_core::{After, Change, Content, Cursor, Error, Feed, Page, Result, ShardId, Source};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
 use crate::inspect::Table;
-use crate::{capture, quote, value};
+use crate::{capture, quote, ulid_feeds, value};
 
 /// The ends of a shard.
 pub(crate) struct Bounds {
@@ -52,41 +50,11 @@ impl Bounds {
 
     /// The number after which to read, or why that is not possible.
     fn begin(&self, feed: &Feed, shard: ShardId, after: After) -> Result<i64> {
-        let cursor = match after {
-            After::First => return Ok(self.trimmed),
-            After::Last => return Ok(self.last),
-            After::Cursor(cursor) => cursor.number().ok_or_else(|| {
-                Error::invalid(format!(
-                    "cursor {cursor} does not belong to feed '{}'",
-                    feed.name
-                ))
-            })?,
+        let ends = changefeed_core::Bounds {
+            last: self.last,
+            trimmed_to: self.trimmed,
         };
-        if cursor < self.trimmed {
-            return Err(Error::new(
-                Kind::CursorExpired,
-                format!(
-                    "cursor {cursor} of feed '{}' shard {shard} has expired: changes up to {} \
-                     were trimmed",
-                    feed.name, self.trimmed
-                ),
-            )
-            .advise("read the current state of the data, then go on from 'first' or 'last'"));
-        }
-        if cursor > self.last {
-            return Err(Error::new(
-                Kind::CursorAhead,
-                format!(
-                    "cursor {cursor} is ahead of feed '{}' shard {shard}, whose last number is {}",
-                    feed.name, self.last
-                ),
-            )
-            .advise(
-                "it comes from another feed or database, or this database was restored from a \
-                 backup",
-            ));
-        }
-        Ok(cursor)
+        ends.begin(feed, shard, after)
     }
 
     /// The number up to which a reader may go. While a backfill is at work, a reader of
@@ -108,6 +76,9 @@ pub(crate) fn page(
     limit: usize,
 ) -> Result<Page> {
     let bounds = Bounds::load(tx, feed, shard)?;
+    if let Some(columns) = ulid_feeds::Columns::of(tx, feed)? {
+        return columns.page(tx, feed, shard, after, limit);
+    }
     let from = bounds.begin(feed, shard, after)?;
     if from >= bounds.last {
         return Ok(Page {
@@ -133,16 +104,10 @@ pub(crate) fn page(
         }
         // Only a row knows the columns of the statement that gave it: SQLite compiles it anew
         // when the table was altered.
-        let names = names.get_or_insert_with(|| {
-            let all = row.as_ref().column_names();
-            all.iter()
-                .skip(FIXED)
-                .map(|name| (*name).to_owned())
-                .collect()
-        });
+        let names = names.get_or_insert_with(|| column_names(row, FIXED));
         changes.push(Change {
             cursor,
-            change_id: row.get(1).explained()?,
+            change_id: Some(row.get(1).explained()?),
             content: content(row, names)?,
         });
     }
@@ -150,6 +115,15 @@ pub(crate) fn page(
         .last()
         .map_or(Cursor::Number(from), |change| change.cursor);
     Ok(Page { changes, next })
+}
+
+/// The names of a row's columns from the given one on.
+pub(crate) fn column_names(row: &Row<'_>, from: usize) -> Vec<String> {
+    let all = row.as_ref().column_names();
+    all.iter()
+        .skip(from)
+        .map(|name| (*name).to_owned())
+        .collect()
 }
 
 /// Columns of a joined page before those of the row.
@@ -171,8 +145,9 @@ fn content(row: &Row<'_>, names: &[String]) -> Result<Content> {
 /// The SQL that reads a page of this feed together with its rows, as the table is now.
 fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
     let template = include_str!("../sql/page.sql");
+    let plain = || Ok(quote::fill(template, &[("columns", ""), ("join", "")]));
     let Some(source) = &feed.source else {
-        return Ok(quote::fill(template, &[("columns", ""), ("join", "")]));
+        return plain();
     };
     let table = Table::behind(tx, feed, source)?;
     let (has_key, has_row, condition) = match source {
@@ -201,6 +176,8 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
                 format!("changefeed_row.{column} = n.change_id"),
             )
         }
+        // Its rows themselves are the feed.
+        Source::Ulid { .. } => return plain(),
     };
     let columns = format!(", {has_key}, {has_row}, changefeed_row.*");
     let join = format!(

@@ -13,7 +13,10 @@ use crate::{SqliteStore, capture, quote};
 
 /// Each brings the schema from the version before to its own, which it writes to
 /// `changefeed_schema`.
-const MIGRATIONS: [&str; 1] = [include_str!("../migrations/0001_feeds.sql")];
+const MIGRATIONS: [&str; 2] = [
+    include_str!("../migrations/0001_feeds.sql"),
+    include_str!("../migrations/0002_ulids.sql"),
+];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use changefeed_core::{FeedId, Pace, Result, ShardId, Subscription, WakeHub, WakeStore};
+use changefeed_core::{Feed, FeedId, Pace, Result, ShardId, Subscription, WakeHub, WakeStore};
 use rusqlite::Connection;
 
 use crate::error::Explain;
@@ -48,8 +48,8 @@ struct Wishes {
 }
 
 impl WakeStore for SqliteStore {
-    fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription {
-        self.inner.waker.subscribe(feed, shard)
+    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
+        self.inner.waker.subscribe(feed.id, shard)
     }
 }
 
@@ -182,11 +182,14 @@ impl Shared {
     }
 }
 
+/// The newest number of a shard, the frontier of its backfill, and where its ULIDs stand.
+type Position = (i64, Option<i64>, Option<[u8; 8]>, Option<i64>);
+
 /// A connection that only looks, and what it saw last.
 struct Watch {
     connection: Connection,
     version: Option<i64>,
-    seen: HashMap<(i16, i16), (i64, Option<i64>)>,
+    seen: HashMap<(i16, i16), Position>,
 }
 
 impl Watch {
@@ -208,13 +211,13 @@ impl Watch {
         Ok(self.version.replace(version) != Some(version))
     }
 
-    /// The shards whose newest number, or frontier of a backfill, is not what it was. A shard
-    /// seen for the first time counts: a reader may have begun to wait before we looked.
+    /// The shards whose newest number, frontier of a backfill or ULIDs are not what they were. A
+    /// shard seen for the first time counts: a reader may have begun to wait before we looked.
     fn moved(&mut self) -> Result<Vec<(FeedId, ShardId)>> {
         let installed: bool = self
             .connection
             .prepare_cached(
-                "select exists (select 1 from sqlite_master where name = 'changefeed_shard_def')",
+                "select exists (select 1 from sqlite_master where name = 'changefeed_shard_ulid')",
             )
             .and_then(|mut s| s.query_row([], |row| row.get(0)))
             .explained()?;
@@ -229,7 +232,12 @@ impl Watch {
         let mut moved = Vec::new();
         while let Some(row) = rows.next().explained()? {
             let key = (row.get(0).explained()?, row.get(1).explained()?);
-            let state = (row.get(2).explained()?, row.get(3).explained()?);
+            let state: Position = (
+                row.get(2).explained()?,
+                row.get(3).explained()?,
+                row.get(4).explained()?,
+                row.get(5).explained()?,
+            );
             if self.seen.insert(key, state) != Some(state) {
                 moved.push((FeedId(key.0), ShardId(key.1)));
             }

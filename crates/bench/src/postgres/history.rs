@@ -113,7 +113,7 @@ async fn look(scratch: &Scratch, feed: &FeedHandle, scale: &Scale) -> Result<Cos
         scratch.db.sweep(scratch.group).await?;
         let sweep = began.elapsed();
         let last = feed.shard_states().await?;
-        let last = last.first().map_or(0, |s| s.last_change_sequence_number);
+        let last = last.first().and_then(|s| s.last.number()).unwrap_or(0);
         // From anywhere in the history, spread evenly by steps that share no factor with it.
         let span = (last - DEFAULT_START - PAGE as i64).max(1);
         let place = (turn as i64).wrapping_mul(7_368_787) % span;

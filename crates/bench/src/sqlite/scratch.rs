@@ -78,7 +78,7 @@ impl Scratch {
         }
     }
 
-    async fn run(&self, statements: &'static str) -> Result<()> {
+    pub(crate) async fn run(&self, statements: &'static str) -> Result<()> {
         let connection = self.store.connection()?;
         blocking(move || connection.execute_batch(statements).map_err(db)).await
     }

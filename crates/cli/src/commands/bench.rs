@@ -3,24 +3,28 @@
 use std::time::Duration;
 
 use changefeed::{Backend, Result};
-use changefeed_bench::FeedsOptions;
+use changefeed_bench::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Bench;
 use crate::output::Out;
 
 pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()> {
-    let Bench::Feeds { quick } = args;
     Backend::parse(database)?;
     let bar = if out.is_terminal() {
         spinner()
     } else {
         ProgressBar::hidden()
     };
-    let report = changefeed_bench::feeds(database, FeedsOptions { quick }, |what| {
-        bar.set_message(what.to_owned());
-    })
-    .await?;
+    let tell = |what: &str| bar.set_message(what.to_owned());
+    let report = match args {
+        Bench::Feeds { quick } => {
+            changefeed_bench::feeds(database, Options { quick }, tell).await?
+        }
+        Bench::Ulids { quick } => {
+            changefeed_bench::ulids(database, Options { quick }, tell).await?
+        }
+    };
     bar.finish_and_clear();
     if out.is_json() {
         return out.object(&report);

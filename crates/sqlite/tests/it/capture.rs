@@ -365,3 +365,47 @@ async fn foreign_key_actions_and_truncating_deletes_are_captured() {
     assert_eq!(lab.keys(&feed, 0), ["1", "2", "3"]);
     assert_eq!(lab.rows(&feed, 0).await, ["gone"; 3]);
 }
+
+#[tokio::test]
+async fn a_feed_deleted_by_sql_does_not_break_the_applications_writes() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch("create table t (id integer primary key, u unique)")
+        .unwrap();
+    let feed = lab.captured("t", Some("u"), 2).await;
+    app.execute_batch(&format!(
+        "delete from changefeed_feed where feed_id = {}",
+        feed.id
+    ))
+    .unwrap();
+    let write = "insert into t values (1, 1); update t set u = 2; \
+                 insert or replace into t values (2, 2); delete from t;";
+    app.execute_batch(write).unwrap();
+    // A new feed with the same number is not filled by the old triggers.
+    let again = lab
+        .create(changefeed_core::NewFeed {
+            id: Some(feed.id),
+            ..named("again")
+        })
+        .await;
+    app.execute_batch(write).unwrap();
+    assert!(lab.numbers(&again, 0).await.is_empty());
+    // A shard that is missing from a feed that is there is a mistake to be told.
+    let broken = lab.captured("t", None, 1).await;
+    app.execute_batch(&format!(
+        "delete from changefeed_shard where feed_id = {}",
+        broken.id
+    ))
+    .unwrap();
+    let refused = app.execute_batch("insert into t values (1, 1)");
+    assert!(refused.unwrap_err().to_string().contains("lost a shard"));
+    app.execute_batch(&format!(
+        "delete from changefeed_feed where feed_id = {}",
+        broken.id
+    ))
+    .unwrap();
+    changefeed_core::SchemaStore::uninstall(&lab.store)
+        .await
+        .unwrap();
+    app.execute_batch(write).unwrap();
+}

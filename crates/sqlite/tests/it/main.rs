@@ -18,4 +18,6 @@ mod rows;
 mod schema;
 mod support;
 mod trim;
+mod ulid_feeds;
+mod ulids;
 mod wake;

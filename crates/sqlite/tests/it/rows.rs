@@ -85,7 +85,7 @@ async fn a_change_with_several_rows_or_none_is_one_change() {
     let page = lab.page(&feed, 0, After::First, 2).await;
     assert_eq!(page.changes.len(), 2);
     let page = lab.page(&feed, 0, page.next.into(), 2).await;
-    assert_eq!(page.changes[0].change_id, 102);
+    assert_eq!(page.changes[0].change_id, Some(102));
 }
 
 #[tokio::test]

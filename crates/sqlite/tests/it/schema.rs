@@ -1,6 +1,9 @@
 //! Installing and removing.
 
-use changefeed_core::{FeedStore, Kind, Migration, SchemaState, SchemaStore};
+use changefeed_core::{
+    After, ConsumerStore, Cursor, DEFAULT_START, FeedStore, Kind, Migration, SCHEMA_VERSION,
+    SchemaState, SchemaStore, ShardId,
+};
 
 use crate::support::Lab;
 
@@ -16,10 +19,16 @@ async fn the_printed_script_installs_the_same_from_the_stock_shell() {
             .unwrap()
     };
     assert_eq!(dump(&by_shell), dump(&by_us));
-    assert_eq!(by_shell.store.schema().await.unwrap(), SchemaState::At(1));
+    assert_eq!(
+        by_shell.store.schema().await.unwrap(),
+        SchemaState::At(SCHEMA_VERSION)
+    );
     assert_eq!(
         by_shell.store.migrate().await.unwrap(),
-        Migration { from: 1, to: 1 }
+        Migration {
+            from: SCHEMA_VERSION,
+            to: SCHEMA_VERSION
+        }
     );
     assert_eq!(by_shell.shell("pragma journal_mode;").unwrap(), "wal\n");
     by_shell.feed(1, 1).await;
@@ -77,7 +86,7 @@ async fn tables_removed_or_replaced_behind_our_back_are_noticed() {
     );
     lab.store.migrate().await.unwrap();
     lab.app()
-        .execute_batch("update changefeed_schema set version = 2")
+        .execute_batch("update changefeed_schema set version = 99")
         .unwrap();
     let other = lab.other().await;
     assert_eq!(other.feeds().await.unwrap_err().kind(), Kind::SchemaTooNew);
@@ -85,4 +94,50 @@ async fn tables_removed_or_replaced_behind_our_back_are_noticed() {
         other.migrate().await.unwrap_err().kind(),
         Kind::SchemaTooNew
     );
+}
+
+#[tokio::test]
+async fn a_file_of_version_1_keeps_its_feeds_changes_and_consumers() {
+    let lab = Lab::bare().await;
+    let app = lab.app();
+    app.execute_batch(include_str!("../../migrations/0001_feeds.sql"))
+        .unwrap();
+    app.execute_batch(
+        "insert into changefeed_feed (feed_id, name) values (7, 'old');
+         insert into changefeed_shard (feed_id, shard) values (7, 0);
+         insert into changefeed_change (feed_id, shard, change_id) values (7, 0, 1), (7, 0, 2);
+         insert into changefeed_consumer (name, feed_id, shard, cursor)
+           values ('c', 7, 0, '2000000000000001');
+         create table t (id integer primary key, change_id integer);
+         insert into changefeed_feed_source (feed_id, kind, table_name, change_id_column, shards)
+           values (7, 'joined', 't', 'change_id', 1);",
+    )
+    .unwrap();
+    assert_eq!(lab.store.schema().await.unwrap(), SchemaState::At(1));
+    assert_eq!(
+        lab.store.feeds().await.unwrap_err().kind(),
+        Kind::SchemaTooOld
+    );
+    let migration = lab.store.migrate().await.unwrap();
+    assert_eq!((migration.from, migration.to), (1, SCHEMA_VERSION));
+    let feed = lab.store.feeds().await.unwrap().remove(0);
+    assert!(matches!(
+        feed.source,
+        Some(changefeed_core::Source::Joined { .. })
+    ));
+    let page = lab.page(&feed, 0, After::First, 10).await;
+    assert_eq!(page.next, Cursor::Number(DEFAULT_START + 2));
+    let consumer = lab.store.consumers().await.unwrap().remove(0);
+    assert_eq!(
+        (consumer.cursor, consumer.lag_changes),
+        (Cursor::Number(DEFAULT_START + 1), 1)
+    );
+    assert_eq!(feed.shards[0].shard, ShardId(0));
+    // The result is the same as that of a fresh installation.
+    let fresh = Lab::new().await;
+    let dump = |lab: &Lab| {
+        lab.shell("select type, name, sql from sqlite_master where name like 'changefeed%' order by 1, 2;")
+            .unwrap()
+    };
+    assert_eq!(dump(&lab), dump(&fresh));
 }

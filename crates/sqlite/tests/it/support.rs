@@ -125,7 +125,7 @@ impl Lab {
         let page = self.page(feed, shard, After::First, 10_000).await;
         page.changes
             .iter()
-            .map(|c| (c.cursor.number().unwrap(), c.change_id))
+            .map(|c| (c.cursor.number().unwrap(), c.change_id.unwrap()))
             .collect()
     }
 
