@@ -82,10 +82,14 @@ create constraint trigger ulid_guard_check after insert on changefeed.ulid_guard
 deferrable initially deferred for each row execute function changefeed.ulid_guard_check();
 
 create function changefeed.ulid_lock_key(feed_id uuid, shard_id integer, incidents bigint)
-returns bigint language sql immutable as $$
+returns bigint language sql stable as $$
     select pg_catalog.hashtextextended(
         pg_catalog.format('changefeed/%s/%s/%s', feed_id, shard_id, incidents), 0)
 $$;
+
+-- The functions from here to begin_ulid_transaction() are parts of others. They have neither
+-- `security definer` nor a search path of their own, which would cost every transaction dearly,
+-- but rely on those of their callers; nobody but the owner may call them.
 
 -- Since when the holder of a lock has shown no sign of life; null while it lives, or while nobody
 -- holds the lock. Life is a statement: one that runs on the server, or one that ended less than
@@ -94,7 +98,9 @@ $$;
 create function changefeed.ulid_holder(
     lock_key bigint, out pid integer, out idle_since timestamptz, out waiting_for_client timestamptz
 )
-language sql security definer set search_path = pg_catalog, pg_temp as $$
+language sql as $$
+    -- Otherwise every look within one transaction shows what the first one saw.
+    select pg_stat_clear_snapshot();
     select a.pid,
            case when a.state <> 'active' then a.state_change end,
            case when a.state = 'active' and a.wait_event_type = 'Client' then a.query_start end
@@ -120,8 +126,8 @@ declare
                                    and i.shard_id = report_incident.shard_id), 0);
     holder   record;
 begin
-    holder := changefeed.ulid_holder(
-        changefeed.ulid_lock_key(report_incident.feed_id, report_incident.shard_id, observed));
+    select h.* into holder from changefeed.ulid_holder(
+        changefeed.ulid_lock_key(report_incident.feed_id, report_incident.shard_id, observed)) h;
     -- Somebody else was quicker, or the holder woke up and is gone.
     if holder.pid is null
        or coalesce(holder.idle_since, holder.waiting_for_client, 'infinity')
@@ -142,7 +148,7 @@ end $$;
 create function changefeed.ulid_lock(
     feed_id uuid, shard_id integer, timeout integer, wait integer, in_session boolean
 ) returns bigint
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
     started     constant timestamptz := clock_timestamp();
@@ -157,6 +163,12 @@ declare
     stuck_query timestamptz;
     stuck_since timestamptz;
 begin
+    -- Before anything is waited for.
+    if current_setting('changefeed.ulid_state', true) in ('open', 'verified') then
+        perform changefeed.ulid_misuse('a ULID transaction of '
+            || substring(current_setting('changefeed.ulid_context') from '^[^/]*/[^/]*')
+            || ' is already open in this transaction; a transaction writes to one shard');
+    end if;
     select coalesce(max(i.count), 0) into observed from changefeed.incident i
     where i.feed_id = ulid_lock.feed_id and i.shard_id = ulid_lock.shard_id;
     lock_key := changefeed.ulid_lock_key(ulid_lock.feed_id, ulid_lock.shard_id, observed);
@@ -190,7 +202,9 @@ begin
                 using errcode = 'CF001', hint = 'Roll back and try again.';
         end if;
         exit when got;
-        holder := changefeed.ulid_holder(lock_key);
+        select h.* into holder from changefeed.ulid_holder(lock_key) h;
+        -- A timeout may come in the instant in which the lock is granted; one of the session stays.
+        exit when holder.pid = pg_backend_pid();
         if holder.waiting_for_client is null then
             stuck_since := null;
         elsif stuck_since is null
@@ -224,54 +238,53 @@ end $$;
 -- caller, who counts them by itself.
 create function changefeed.ulid_enter(
     feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
-    reserved bigint, out happens timestamptz(3), out high bytea, out low bigint
+    reserved bigint, out time_ms bigint, out high bytea, out low bigint
 )
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql as $$
 #variable_conflict use_column
 declare
+    happens timestamptz(3) := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
     before changefeed.shard_ulid;
     random bytea;
     guard  tid;
+    clean_up constant bigint := least(timeout::bigint * 3, 2147483647);
 begin
-    if current_setting('changefeed.ulid_state', true) in ('open', 'verified') then
-        perform changefeed.ulid_misuse('a ULID transaction of '
-            || current_setting('changefeed.ulid_shard')
-            || ' is already open in this transaction; a transaction writes to one shard');
+    -- What 48 bits hold; another time would come out as a smaller or larger ULID.
+    if happens not between '1970-01-01 00:00:00Z' and '10889-08-02 05:31:50.655Z' then
+        perform changefeed.ulid_misuse('a ULID holds times from 1970 to 10889, not ' || happens);
     end if;
-    happens := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
     select s.* into before from changefeed.shard_ulid s
     where s.feed_id = ulid_enter.feed_id and s.shard_id = ulid_enter.shard_id;
     if before.time is null or happens > before.time then
         -- The bytes of a random UUID that are random throughout.
         random := uuid_send(gen_random_uuid());
-        high := substring(int8send((extract(epoch from happens) * 1000)::bigint) from 3)
+        time_ms := extract(epoch from happens) * 1000;
+        high := substring(int8send(time_ms) from 3)
                 || substring(random from 1 for 2);
         -- The second-highest bit is cleared, so that counting upwards never overflows.
         low := ('x' || encode(substring(random from 3 for 4) || substring(random from 10 for 4),
                               'hex'))::bit(64)::bigint & -4611686018427387905;
     else
         -- The clock stood still or went back: keep the time, go on counting.
-        happens := before.time;
+        time_ms := extract(epoch from before.time) * 1000;
         high := before.ulid_high;
         low := before.ulid_low;
     end if;
     insert into changefeed.ulid_guard (feed_id, shard_id)
     values (ulid_enter.feed_id, ulid_enter.shard_id) returning ctid into guard;
     perform set_config('changefeed.ulid_state', 'open', true),
-            set_config('changefeed.ulid_shard', ulid_enter.feed_id || '/' || ulid_enter.shard_id, true),
-            set_config('changefeed.ulid_incidents', incidents::text, true),
-            set_config('changefeed.ulid_timeout', timeout::text, true),
-            set_config('changefeed.ulid_guard', guard::text, true),
-            set_config('changefeed.ulid_before',
-                       coalesce(encode(before.ulid_high, 'hex') || '/' || before.ulid_low, ''), true),
-            set_config('changefeed.ulid_time', happens::text, true),
+            -- Where we are and what commit_ulid_transaction() has to find unchanged. The time is a
+            -- number: the text of a time depends on settings, and not every text comes back.
+            set_config('changefeed.ulid_context', concat_ws('/', ulid_enter.feed_id,
+                ulid_enter.shard_id, incidents, timeout, guard, time_ms,
+                encode(before.ulid_high, 'hex'), before.ulid_low), true),
             set_config('changefeed.ulid_high', encode(high, 'hex'), true),
             set_config('changefeed.ulid_low', (low + reserved)::text, true),
             set_config('changefeed.ulid_base', nextval('changefeed.sequence')::text, true),
             -- Burning frees only our lock. The server itself ends a silent session, and with it its
             -- row locks, but later than others burn its lock, so that the incident is counted.
-            set_config('idle_in_transaction_session_timeout', (timeout * 3)::text, true),
-            set_config('tcp_user_timeout', (timeout * 3)::text, true);
+            set_config('idle_in_transaction_session_timeout', clean_up::text, true),
+            set_config('tcp_user_timeout', clean_up::text, true);
 end $$;
 
 create function changefeed.begin_ulid_transaction(
@@ -297,38 +310,52 @@ begin
 end $$;
 
 -- The same for client libraries, in one round trip: they count the first 2^36 ULIDs by themselves.
+-- (In PL/pgSQL: a function in plain SQL is planned anew for every call.)
 create function changefeed.ulid_begin(
     feed_id uuid, shard_id integer, timeout integer, time_hint timestamptz, wait integer,
     out time_ms bigint, out high bytea, out low bigint
 )
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-    select (extract(epoch from e.happens) * 1000)::bigint, e.high, e.low
-    from changefeed.ulid_enter(feed_id, shard_id,
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    begun record;
+begin
+    begun := changefeed.ulid_enter(feed_id, shard_id,
         changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint,
-        68719476736) e
+        68719476736);
+    time_ms := begun.time_ms;
+    high := begun.high;
+    low := begun.low;
+end $$;
+
+-- For client libraries whose transaction must not begin before it has the lock. First the row of
+-- the incidents is made, because a transaction with a fixed snapshot could not see one that is
+-- inserted later; in a transaction of its own, so that nobody waits for that row with us.
+create function changefeed.ulid_shard(feed_id uuid, shard_id integer) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    insert into changefeed.incident (feed_id, shard_id) values ($1, $2) on conflict do nothing
 $$;
 
--- For client libraries whose transaction must not begin before it has the lock: takes it for the
--- session. The row of the incidents is made here, because a transaction with a fixed snapshot
--- could not see one that is inserted later.
+-- Then the lock is taken for the session.
 create function changefeed.ulid_lock_session(
     feed_id uuid, shard_id integer, timeout integer, wait integer
 ) returns bigint
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    insert into changefeed.incident (feed_id, shard_id)
-    values (ulid_lock_session.feed_id, ulid_lock_session.shard_id) on conflict do nothing;
-    return changefeed.ulid_lock(feed_id, shard_id, timeout, wait, true);
-end $$;
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    select changefeed.ulid_lock(feed_id, shard_id, timeout, wait, true)
+$$;
 
 create function changefeed.ulid_begin_locked(
     feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
     out time_ms bigint, out high bytea, out low bigint
 )
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-    select (extract(epoch from e.happens) * 1000)::bigint, e.high, e.low
-    from changefeed.ulid_enter(feed_id, shard_id, incidents, timeout, time_hint, 68719476736) e
-$$;
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    begun record;
+begin
+    begun := changefeed.ulid_enter(feed_id, shard_id, incidents, timeout, time_hint, 68719476736);
+    time_ms := begun.time_ms;
+    high := begun.high;
+    low := begun.low;
+end $$;
 
 -- The ULID for the next value of changefeed.sequence. Plain SQL, so that the planner inlines it:
 -- it runs once per row of an `insert … select`.
@@ -355,13 +382,14 @@ create function changefeed.commit_ulid_transaction() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
     state    constant text := current_setting('changefeed.ulid_state', true);
-    place    constant text := current_setting('changefeed.ulid_shard', true);
+    context  constant text[] :=
+        string_to_array(current_setting('changefeed.ulid_context', true), '/');
     feed     uuid;
     shard    integer;
     counted  bigint;
-    before   text;
     high     bytea;
     low      bigint;
+    happens  timestamptz;
 begin
     if state = 'verified' then
         perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
@@ -369,13 +397,13 @@ begin
         perform changefeed.ulid_misuse(
             'there is no ULID transaction to commit; call begin_ulid_transaction after BEGIN');
     end if;
-    feed := split_part(place, '/', 1);
-    shard := split_part(place, '/', 2);
-    before := current_setting('changefeed.ulid_before');
+    feed := context[1];
+    shard := context[2];
+    happens := timestamptz 'epoch' + context[6]::bigint * interval '1 millisecond';
     -- Locked, so that it is the newest number and stays so until we have committed.
     select i.count into counted from changefeed.incident i
     where i.feed_id = feed and i.shard_id = shard for share;
-    if coalesce(counted, 0) <> current_setting('changefeed.ulid_incidents')::bigint then
+    if coalesce(counted, 0) <> context[3]::bigint then
         raise exception 'changefeed: this transaction of feed % shard % was silent for too long, and '
                         'its lock was burned', feed, shard
             using errcode = 'CF003', hint = 'Roll back and do it again.';
@@ -387,17 +415,16 @@ begin
     high := decode(current_setting('changefeed.ulid_high'), 'hex');
     low := current_setting('changefeed.ulid_low')::bigint
            + (nextval('changefeed.sequence') - current_setting('changefeed.ulid_base')::bigint);
-    if before = '' then
+    if context[8] is null then
         insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low)
-        values (feed, shard, current_setting('changefeed.ulid_time')::timestamptz, high, low)
+        values (feed, shard, happens, high, low)
         on conflict do nothing;
     else
         update changefeed.shard_ulid s
-        set time = current_setting('changefeed.ulid_time')::timestamptz,
+        set time = happens,
             ulid_high = high, ulid_low = low
         where s.feed_id = feed and s.shard_id = shard
-          and s.ulid_high = decode(split_part(before, '/', 1), 'hex')
-          and s.ulid_low = split_part(before, '/', 2)::bigint;
+          and s.ulid_high = decode(context[7], 'hex') and s.ulid_low = context[8]::bigint;
     end if;
     if not found then
         raise exception 'changefeed: feed % shard % was moved by somebody else during this '
@@ -405,12 +432,11 @@ begin
             using errcode = 'CF003', hint = 'Roll back and do it again.';
     end if;
     delete from changefeed.ulid_guard g
-    where g.ctid = current_setting('changefeed.ulid_guard')::tid;
+    where g.ctid = context[5]::tid;
     perform set_config('changefeed.ulid_state', 'verified', true),
             set_config('changefeed.ulid_low', '', true),
             -- The state row is locked now: whoever does not commit at once is ended soon.
-            set_config('idle_in_transaction_session_timeout',
-                       current_setting('changefeed.ulid_timeout'), true);
+            set_config('idle_in_transaction_session_timeout', context[4], true);
 end $$;
 
 -- For symmetry with the other databases: a plain ROLLBACK frees everything here as well.

@@ -59,7 +59,6 @@ impl PostgresStore {
         else {
             return Err(Error::invalid(format!("feed '{}' has no ULIDs", feed.name)));
         };
-        let client = self.client().await?;
         let Some(from) = begin_ulid(feed, after)? else {
             let next = self.newest_ulid(feed, shard).await?;
             return Ok(Page {
@@ -67,6 +66,7 @@ impl PostgresStore {
                 next: Cursor::Ulid(next),
             });
         };
+        let client = self.client().await?;
         let table = Table::find(&**client, table).await?;
         let (parameter, bytes) = ulid_form(&table, ulid_column)?;
         let order = quote::identifier(ulid_column);

@@ -36,6 +36,9 @@ impl std::fmt::Debug for UlidTransaction {
     }
 }
 
+/// What fits the server's milliseconds.
+const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// A connection with an open transaction.
 struct Session {
     client: Option<Object>,
@@ -59,7 +62,8 @@ impl PostgresStore {
         isolation: IsolationLevel,
     ) -> Result<UlidTransaction> {
         options.validate()?;
-        let deadline = Instant::now() + options.wait;
+        // Whoever asks to wait for ever waits for as long as a number of milliseconds can say.
+        let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let begun = match isolation {
@@ -156,15 +160,18 @@ impl PostgresStore {
             unlock: None,
         };
         let (timeout, wait) = (milliseconds(options.timeout), milliseconds(wait));
-        let locked = session
-            .query_one(
+        let shard: [&(dyn ToSql + Sync); 2] = [&options.feed, &options.shard];
+        let lock: [&(dyn ToSql + Sync); 4] = [&options.feed, &options.shard, &timeout, &wait];
+        let locked = tokio::try_join!(
+            session.execute("select changefeed.ulid_shard($1, $2)", &shard),
+            session.query_one(
                 "select l, changefeed.ulid_lock_key($1, $2, l) \
                  from changefeed.ulid_lock_session($1, $2, $3, $4) l",
-                &[&options.feed, &options.shard, &timeout, &wait],
-            )
-            .await;
+                &lock,
+            ),
+        );
         let row = match locked {
-            Ok(row) => row,
+            Ok((_, row)) => row,
             Err(error) => {
                 // Whether the lock was taken is not known for sure: the session must not live on.
                 session.discard();
@@ -236,6 +243,17 @@ impl UlidTransaction {
         self.counter.take(count)
     }
 
+    /// Prepares a statement, once per connection of the pool.
+    pub async fn prepare_cached(
+        &self,
+        sql: &str,
+    ) -> Result<tokio_postgres::Statement, tokio_postgres::Error> {
+        match &self.session.client {
+            Some(client) => client.prepare_cached(sql).await,
+            None => self.prepare(sql).await,
+        }
+    }
+
     /// When this transaction happens, in milliseconds since 1970.
     pub fn time(&self) -> u64 {
         self.counter.time()
@@ -246,12 +264,8 @@ impl UlidTransaction {
     pub async fn commit(self) -> Result<()> {
         crash_point("ulid.commit");
         self.alive.abort();
-        let mut statement = "select changefeed.commit_ulid_transaction(); commit".to_owned();
-        if let Some(unlock) = &self.session.unlock {
-            statement.push_str("; ");
-            statement.push_str(unlock);
-        }
-        match self.session.batch_execute(&statement).await {
+        let committed = self.verify_and_commit().await;
+        match committed {
             Ok(()) => {
                 self.session.ended.store(true, Ordering::Release);
                 Ok(())
@@ -261,6 +275,23 @@ impl UlidTransaction {
                 Err(db(error))
             }
         }
+    }
+
+    /// Sends both before it waits for the first, so that they travel together. If the
+    /// verification fails, the server turns the commit that follows it into a rollback.
+    async fn verify_and_commit(&self) -> Result<(), tokio_postgres::Error> {
+        let verify = self
+            .prepare_cached("select changefeed.commit_ulid_transaction()")
+            .await?;
+        let commit = match &self.session.unlock {
+            Some(unlock) => format!("commit; {unlock}"),
+            None => "commit".to_owned(),
+        };
+        tokio::try_join!(
+            self.session.execute(&verify, &[]),
+            self.session.batch_execute(&commit)
+        )?;
+        Ok(())
     }
 
     /// Rolls back and frees the shard.

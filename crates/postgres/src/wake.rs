@@ -68,9 +68,11 @@ impl WakeStore for PostgresStore {
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .insert(feed.id, *ulids);
+            let newcomer = prober.newcomer.clone();
             prober
                 .task
-                .ensure(|| tokio::spawn(probe(store)).abort_handle());
+                .ensure(|| tokio::spawn(probe(store, newcomer)).abort_handle());
+            prober.newcomer.notify_one();
         } else {
             self.inner
                 .listener
@@ -170,8 +172,9 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
 impl Prober {
     /// The feeds somebody waits for; forgets the others.
     fn watched(&self, hub: &WakeHub) -> HashMap<FeedId, Uuid> {
-        let watched = hub.watched();
         let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
+        // Asked under the lock: whoever is in `feeds` took its place at the hub before.
+        let watched = hub.watched();
         feeds.retain(|feed, _| watched.iter().any(|(id, _)| id == feed));
         feeds.clone()
     }

@@ -1,13 +1,16 @@
 -- The shard of a value, as `shard_of` in the core computes it. Only functions that the stock
--- shell has: triggers run in the application's own connection.
+-- shell has: triggers run in the application's own connection. The subquery (with a limit, so that
+-- it is evaluated once) stands where a common table expression would be nicer, but then no column
+-- that it names could be renamed.
 case typeof({value})
   when 'null' then 0
   when 'integer' then (({value} % {shards}) + {shards}) % {shards}
   else (
-    with bytes (hex) as materialized (select hex(substr(cast({value} as blob), 1, 255)))
     select coalesce(sum(w.weight * (
              16 * instr('0123456789ABCDEF', substr(bytes.hex, 2 * w.position - 1, 1))
              + instr('0123456789ABCDEF', substr(bytes.hex, 2 * w.position, 1)) - 17)), 0)
            * 40503 % 4294967296 / 4096 % {shards}
-      from bytes, changefeed_weight w where w.position <= length(bytes.hex) / 2)
+      from (select hex(substr(cast({value} as blob), 1, 255)) as hex limit 1) as bytes,
+           changefeed_weight w
+     where w.position <= length(bytes.hex) / 2)
 end

@@ -21,6 +21,8 @@ impl<T> Explain<T> for rusqlite::Result<T> {
 pub(crate) fn explain(error: rusqlite::Error) -> Error {
     let said = match &error {
         rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+        // Without the statement, which may be a whole migration.
+        rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
         other => other.to_string(),
     };
     let explained = match error.sqlite_error_code() {
@@ -48,7 +50,10 @@ pub(crate) fn explain(error: rusqlite::Error) -> Error {
         ),
         _ => Error::new(Kind::Database, format!("SQLite: {said}")),
     };
-    explained.caused_by(error)
+    match error {
+        rusqlite::Error::SqlInputError { .. } => explained,
+        error => explained.caused_by(error),
+    }
 }
 
 fn not_a_database() -> Error {

@@ -56,6 +56,12 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
                 value,
             })?;
         }
+        for value in &incidents {
+            out.object(&Tagged {
+                kind: "incident",
+                value,
+            })?;
+        }
         return Ok(());
     }
 

@@ -25,7 +25,8 @@ left join lateral (
                 where x.feed_id = c.feed_id and x.shard = c.shard
                   and x.change_sequence_number > n.number
                   and x.change_sequence_number <= d.start) end as changes
-    from (select c.cursor::bigint as number) n
+    -- The planner may look at this before the condition below.
+    from (select case when c.cursor ~ '^[0-9]{1,18}$' then c.cursor::bigint end as number) n
 ) lag on c.cursor ~ '^[0-9]{1,18}$'
 left join lateral (
     -- The first ten characters of a ULID are its time, five bits each.
