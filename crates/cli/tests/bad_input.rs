@@ -107,13 +107,14 @@ const CASES: &[Case] = &[
         "feed read orders --after -5",
         2,
         "error: invalid value '-5' for '--after <AFTER>': '-5' is not a cursor: use 'first', \
-         'last' or a number from an earlier page",
+         'last', a number or ULID from an earlier page, or a time like 2026-01-31T12:00:00Z",
     ),
     case(
         "feed read orders --after yesterday",
         2,
         "error: invalid value 'yesterday' for '--after <AFTER>': 'yesterday' is not a cursor: use \
-         'first', 'last' or a number from an earlier page",
+         'first', 'last', a number or ULID from an earlier page, or a time like \
+         2026-01-31T12:00:00Z",
     ),
     case(
         "feed read orders --limit 0",
@@ -462,7 +463,7 @@ fn the_schema_is_missing_too_new_or_too_old() {
         for args in COMMANDS.into_iter().chain(["migrate"]) {
             refuses(
                 args,
-                "error: the database has changefeed schema 999, this program knows only 1\n  \
+                "error: the database has changefeed schema 999, this program knows only 2\n  \
                  hint: use a newer changefeed program; nothing was changed",
             );
         }

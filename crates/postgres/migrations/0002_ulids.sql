@@ -91,19 +91,35 @@ $$;
 -- `security definer` nor a search path of their own, which would cost every transaction dearly,
 -- but rely on those of their callers; nobody but the owner may call them.
 
+-- How far the COPY of a session has come: in the middle of one the server mostly waits for its
+-- client, and every row is a sign of life.
+create function changefeed.ulid_copied(pid integer) returns bigint
+language plpgsql as $$
+begin
+    -- Before PostgreSQL 14 nobody can tell.
+    if to_regclass('pg_catalog.pg_stat_progress_copy') is null then
+        return null;
+    end if;
+    return (select p.bytes_processed from pg_catalog.pg_stat_progress_copy p
+            where p.pid = ulid_copied.pid);
+end $$;
+
 -- Since when the holder of a lock has shown no sign of life; null while it lives, or while nobody
 -- holds the lock. Life is a statement: one that runs on the server, or one that ended less than
 -- the timeout ago. A session that waits for its client in the middle of a statement is as silent
--- as an idle one, but since when, only the caller can know: `waiting_for_client`.
+-- as an idle one, but since when, only the caller can know: `waiting_for_client`, `copied`.
 create function changefeed.ulid_holder(
-    lock_key bigint, out pid integer, out idle_since timestamptz, out waiting_for_client timestamptz
+    lock_key bigint, out pid integer, out idle_since timestamptz,
+    out waiting_for_client timestamptz, out copied bigint
 )
 language sql as $$
     -- Otherwise every look within one transaction shows what the first one saw.
     select pg_stat_clear_snapshot();
     select a.pid,
            case when a.state <> 'active' then a.state_change end,
-           case when a.state = 'active' and a.wait_event_type = 'Client' then a.query_start end
+           case when a.state = 'active' and a.wait_event_type = 'Client' then a.query_start end,
+           case when a.state = 'active' and a.wait_event_type = 'Client'
+                then changefeed.ulid_copied(a.pid) end
     from pg_locks l
     join pg_stat_activity a on a.pid = l.pid
     where l.locktype = 'advisory' and l.granted and l.objsubid = 1
@@ -161,6 +177,7 @@ declare
     holder      record;
     stuck_pid   integer;
     stuck_query timestamptz;
+    stuck_bytes bigint;
     stuck_since timestamptz;
 begin
     -- Before anything is waited for.
@@ -208,10 +225,11 @@ begin
         if holder.waiting_for_client is null then
             stuck_since := null;
         elsif stuck_since is null
-              or (stuck_pid, stuck_query)
-                 is distinct from (holder.pid, holder.waiting_for_client) then
+              or (stuck_pid, stuck_query, stuck_bytes)
+                 is distinct from (holder.pid, holder.waiting_for_client, holder.copied) then
             stuck_pid := holder.pid;
             stuck_query := holder.waiting_for_client;
+            stuck_bytes := holder.copied;
             stuck_since := clock_timestamp();
         end if;
         if least(holder.idle_since, stuck_since) <= clock_timestamp() - patience then
@@ -228,7 +246,8 @@ begin
                 using errcode = 'CF002', hint = 'Try again later, or use more shards.';
         end if;
         -- Wake up when the holder will have been silent for long enough, not much later.
-        step := greatest(5, least(100, ulid_lock.timeout / 10));
+        step := greatest(1, least(100, greatest(5, ulid_lock.timeout / 10), 1 + extract(epoch from
+            least(holder.idle_since, stuck_since) + patience - clock_timestamp()) * 1000));
     end loop;
     return observed;
 end $$;

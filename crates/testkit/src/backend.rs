@@ -14,9 +14,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use changefeed_core::{
     After, Change, Feed, FeedName, NewFeed, Page, ShardId, Source, Store, SweepGroup, TableName,
+    Ulid, UlidOptions,
 };
 
 use crate::eventually;
+use crate::ulids::UlidWrite;
 
 /// Rows as text, NULL as `None`.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -48,6 +50,13 @@ pub trait Backend: Send + Sync {
     /// A new instance of the store, as another process would have it. Nothing is installed by
     /// this.
     async fn store(&self) -> Arc<dyn Store>;
+
+    /// Writes rows to the table `event` in one ULID transaction of its Rust interface.
+    async fn write_ulids(
+        &self,
+        options: UlidOptions,
+        write: UlidWrite,
+    ) -> changefeed_core::Result<Vec<Ulid>>;
 
     /// A connection of the application, if the database can be reached.
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError>;
@@ -105,6 +114,8 @@ pub struct Words {
     pub draw_change_id: &'static str,
     /// Whether an id that was drawn stays drawn when its transaction is rolled back.
     pub draws_are_final: bool,
+    /// The type of a column with a ULID.
+    pub ulid_type: &'static str,
     /// Pretends that a newer version of ours was installed.
     pub install_newer: &'static str,
     /// Whether the database has two-phase commit.
@@ -265,7 +276,7 @@ pub async fn numbers(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<(i64, i6
     read_all(store, feed, shard, 10_000)
         .await
         .iter()
-        .map(|change| (change.cursor.number().unwrap(), change.change_id))
+        .map(|change| (change.cursor.number().unwrap(), change.change_id.unwrap()))
         .collect()
 }
 

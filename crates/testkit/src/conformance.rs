@@ -13,6 +13,7 @@ pub mod promises;
 pub mod reading;
 pub mod schema;
 pub mod trim;
+pub mod ulids;
 pub mod wake;
 
 /// One `#[test]` per case of the suite, each on a fresh backend.
@@ -132,6 +133,26 @@ macro_rules! conformance {
                 a_waiter_is_woken_for_its_own_shard_only
                 news_between_look_and_wait_is_not_missed
                 a_thousand_waiters_are_all_woken
+            }
+            ulids {
+                rows_are_read_in_the_order_of_their_ulids
+                every_place_to_begin
+                a_page_read_twice_and_an_empty_page_keep_their_promises
+                what_was_rolled_back_never_appears
+                one_transaction_has_one_time
+                time_stands_still_or_goes_back_and_ulids_grow
+                a_time_in_the_future_is_kept
+                shards_and_feeds_are_independent
+                writers_in_parallel_take_turns
+                an_empty_transaction_moves_nothing
+                a_reader_is_woken_by_a_commit
+                a_cursor_of_the_other_kind_is_refused
+                what_needs_numbers_is_refused
+                a_consumer_keeps_a_ulid
+                the_state_of_a_shard_is_its_newest_ulid
+                a_table_that_cannot_be_a_ulid_feed_is_refused
+                a_feed_of_ulids_can_be_dropped_and_leaves_its_rows
+                nobody_has_disappeared
             }
         }
     };

@@ -18,6 +18,7 @@ pub mod conformance;
 pub mod history;
 pub mod postgres;
 pub mod process;
+pub mod ulids;
 mod wait;
 
 pub use wait::{eventually, run, soaking};

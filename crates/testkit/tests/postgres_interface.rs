@@ -54,7 +54,7 @@ fn a_thousand_waiters_wait_on_one_connection() {
         .await;
         let store = backend.store().await;
         let mut waiters: Vec<_> = (0..1000i16)
-            .map(|n| store.subscribe(feed.id, ShardId(n % 4)))
+            .map(|n| store.subscribe(&feed, ShardId(n % 4)))
             .collect();
         for waiter in &mut waiters {
             assert!(
@@ -400,7 +400,7 @@ fn a_store_survives_a_restart_of_its_server() {
         let words = backend.words();
         backend.session().await.run(&words.publish(37, 0, 1)).await;
         settle(&*store, GROUP).await;
-        let mut waiter = store.subscribe(feed.id, ShardId(0));
+        let mut waiter = store.subscribe(&feed, ShardId(0));
         assert!(is_woken(&mut waiter).await);
 
         cluster.stop_immediate();

@@ -114,7 +114,7 @@ fn the_stock_shell_can_write_to_a_captured_table_and_wakes_readers() {
         let mut waiters: Vec<_> = feed
             .shards
             .iter()
-            .map(|s| store.subscribe(feed.id, s.shard))
+            .map(|s| store.subscribe(&feed, s.shard))
             .collect();
         for waiter in &mut waiters {
             waiter.look();

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use changefeed_core::Store;
+use changefeed_core::{Store, Ulid, UlidOptions};
 use changefeed_postgres::PostgresStore;
 use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::{Backend, Rows, Session, SqlError, Words};
 use crate::postgres::{Database, fresh_database};
+use crate::ulids::{UlidWrite, insert};
 
 /// A fresh database on a PostgreSQL server.
 #[derive(Debug)]
@@ -50,6 +51,7 @@ impl Backend for PostgresBackend {
             begin: "begin",
             draw_change_id: "select nextval('changefeed.change_id')",
             draws_are_final: true,
+            ulid_type: "bytea",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             two_phase: true,
         }
@@ -57,6 +59,28 @@ impl Backend for PostgresBackend {
 
     async fn store(&self) -> Arc<dyn Store> {
         Arc::new(PostgresStore::connect(self.database.url()).await.unwrap())
+    }
+
+    async fn write_ulids(
+        &self,
+        options: UlidOptions,
+        write: UlidWrite,
+    ) -> changefeed_core::Result<Vec<Ulid>> {
+        let store = PostgresStore::connect(self.database.url()).await?;
+        let mut transaction = store.begin_ulid(&options).await?;
+        let mut given = Vec::new();
+        for note in &write.notes {
+            let ulid = transaction.next_ulid()?;
+            let sql = insert(options.shard, ulid, note, |hex| format!("'\\x{hex}'"));
+            transaction.batch_execute(&sql).await.unwrap();
+            given.push(ulid);
+        }
+        if write.commit {
+            transaction.commit().await?;
+        } else {
+            transaction.rollback().await?;
+        }
+        Ok(given)
     }
 
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {

@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use changefeed_core::Store;
-use changefeed_sqlite::SqliteStore;
+use changefeed_core::{Store, Ulid, UlidOptions};
+use changefeed_sqlite::{SqliteStore, begin_ulid};
 use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::types::ValueRef;
 use rusqlite::{Batch, Connection};
 use tempfile::TempDir;
 
 use super::{Backend, Rows, Session, SqlError, Words};
+use crate::ulids::{UlidWrite, insert};
 
 /// A fresh file.
 #[derive(Debug)]
@@ -51,6 +52,7 @@ impl Backend for SqliteBackend {
                              select value from changefeed_change_id",
             // The counter is a table, so a rollback takes back what was drawn.
             draws_are_final: false,
+            ulid_type: "blob",
             install_newer: "update changefeed_schema set version = 999",
             two_phase: false,
         }
@@ -58,6 +60,33 @@ impl Backend for SqliteBackend {
 
     async fn store(&self) -> Arc<dyn Store> {
         Arc::new(SqliteStore::open(&self.path()).await.unwrap())
+    }
+
+    async fn write_ulids(
+        &self,
+        options: UlidOptions,
+        write: UlidWrite,
+    ) -> changefeed_core::Result<Vec<Ulid>> {
+        let path = self.path();
+        tokio::task::spawn_blocking(move || {
+            let mut connection = Connection::open(&path).unwrap();
+            let mut transaction = begin_ulid(&mut connection, &options)?;
+            let mut given = Vec::new();
+            for note in &write.notes {
+                let ulid = transaction.next_ulid()?;
+                let sql = insert(options.shard, ulid, note, |hex| format!("x'{hex}'"));
+                transaction.execute_batch(&sql).unwrap();
+                given.push(ulid);
+            }
+            if write.commit {
+                transaction.commit()?;
+            } else {
+                transaction.rollback()?;
+            }
+            Ok(given)
+        })
+        .await
+        .unwrap()
     }
 
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {

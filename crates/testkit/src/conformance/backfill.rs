@@ -248,7 +248,12 @@ pub async fn a_joined_table_can_be_backfilled(backend: Arc<dyn Backend>) {
     let found: Vec<(i64, bool)> = read_all(&*store, &feed, 0, 10)
         .await
         .iter()
-        .map(|c| (c.change_id, c.cursor.number().unwrap() <= DEFAULT_START))
+        .map(|c| {
+            (
+                c.change_id.unwrap(),
+                c.cursor.number().unwrap() <= DEFAULT_START,
+            )
+        })
         .collect();
     assert_eq!(
         found,

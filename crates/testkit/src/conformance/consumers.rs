@@ -104,7 +104,7 @@ async fn consume(
         session
             .run(&format!(
                 "update total set sum = sum + {}",
-                change.change_id
+                change.change_id.unwrap()
             ))
             .await;
     }

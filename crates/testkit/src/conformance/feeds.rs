@@ -258,7 +258,10 @@ pub async fn an_own_start_is_where_numbers_begin(backend: Arc<dyn Backend>) {
     assert_eq!(numbers(&*store, &ours, 0).await, [(1, 8), (2, 9)]);
     assert_eq!(numbers(&*store, theirs, 0).await, [(42, 8), (43, 9)]);
     assert_eq!(
-        store.shard_states(theirs).await.unwrap()[0].last_change_sequence_number,
+        store.shard_states(theirs).await.unwrap()[0]
+            .last
+            .number()
+            .unwrap(),
         43
     );
 }

@@ -13,7 +13,7 @@ pub async fn a_waiter_is_woken_by_a_commit_of_another_instance(backend: Arc<dyn 
     let (store, feed) = backend.feed(37, 1).await;
     let other = backend.store().await;
     let (session, words) = (backend.session().await, backend.words());
-    let mut waiter = store.subscribe(feed.id, ShardId(0));
+    let mut waiter = store.subscribe(&feed, ShardId(0));
     for id in 1..=3 {
         waiter.look();
         let page = store
@@ -32,8 +32,8 @@ pub async fn a_waiter_is_woken_by_a_commit_of_another_instance(backend: Arc<dyn 
 pub async fn a_waiter_is_woken_for_its_own_shard_only(backend: Arc<dyn Backend>) {
     let (store, feed) = backend.feed(37, 2).await;
     let (session, words) = (backend.session().await, backend.words());
-    let mut zero = store.subscribe(feed.id, ShardId(0));
-    let mut one = store.subscribe(feed.id, ShardId(1));
+    let mut zero = store.subscribe(&feed, ShardId(0));
+    let mut one = store.subscribe(&feed, ShardId(1));
     // News that came before the connection for waiting was ready may be told to everybody; from
     // the first specific news on it must be specific.
     session.run(&words.publish(37, 0, 1)).await;
@@ -61,7 +61,7 @@ pub async fn news_between_look_and_wait_is_not_missed(backend: Arc<dyn Backend>)
     let (store, feed) = backend.feed(37, 1).await;
     let (session, words) = (backend.session().await, backend.words());
     for id in 1..=20i64 {
-        let mut waiter = store.subscribe(feed.id, ShardId(0));
+        let mut waiter = store.subscribe(&feed, ShardId(0));
         waiter.look();
         let before = store
             .read(&feed, ShardId(0), After::Last, 1)
@@ -85,7 +85,7 @@ pub async fn a_thousand_waiters_are_all_woken(backend: Arc<dyn Backend>) {
     let (session, words) = (backend.session().await, backend.words());
     let mut waiters = JoinSet::new();
     for n in 0..1000i16 {
-        let mut waiter = store.subscribe(feed.id, ShardId(n % 4));
+        let mut waiter = store.subscribe(&feed, ShardId(n % 4));
         let (store, feed) = (Arc::clone(&store), feed.clone());
         waiters.spawn(async move {
             loop {
@@ -95,7 +95,7 @@ pub async fn a_thousand_waiters_are_all_woken(backend: Arc<dyn Backend>) {
                     .await
                     .unwrap();
                 if let Some(change) = page.changes.first() {
-                    return change.change_id;
+                    return change.change_id.unwrap();
                 }
                 waiter.news().await;
             }

@@ -192,7 +192,7 @@ impl Following {
             changes: page
                 .changes
                 .iter()
-                .map(|change| (number(change.cursor), change.change_id))
+                .map(|change| (number(change.cursor), change.change_id.unwrap()))
                 .collect(),
             next: number(page.next),
         });

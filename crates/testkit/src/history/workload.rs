@@ -176,7 +176,7 @@ impl Workload {
             let numbers = read_all(&*store, feed, shard.shard.0, 1000)
                 .await
                 .iter()
-                .map(|change| (change.cursor.number().unwrap(), change.change_id))
+                .map(|change| (change.cursor.number().unwrap(), change.change_id.unwrap()))
                 .collect();
             recorder.table((feed.id.0, shard.shard.0), numbers);
         }

@@ -1,0 +1,205 @@
+//! A writer whose transactions commit, roll back, are dropped, cut off and killed.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use changefeed_core::{Kind, UlidOptions};
+use changefeed_postgres::tokio_postgres::IsolationLevel;
+use changefeed_postgres::{PostgresStore, UlidTransaction};
+use fastrand::Rng;
+
+use super::FEED;
+
+/// What became of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// The server said so.
+    Committed,
+    /// It cannot have been committed.
+    Undone,
+    /// Its commit was sent, and the answer never came.
+    InDoubt,
+}
+
+/// One transaction of a writer. Its rows carry the notes `name/size/0`, `name/size/1`, …
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// Its own name.
+    pub name: String,
+    /// How many rows it wrote.
+    pub size: usize,
+    /// What became of it.
+    pub fate: Fate,
+    /// Microseconds since 1970 before it began.
+    pub began: u128,
+    /// Microseconds since 1970 after it ended.
+    pub ended: u128,
+}
+
+/// As one line, for writers in processes of their own.
+impl fmt::Display for Written {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Written {
+            name,
+            size,
+            fate,
+            began,
+            ended,
+        } = self;
+        write!(f, "{name} {size} {fate:?} {began} {ended}")
+    }
+}
+
+impl FromStr for Written {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [name, size, fate, began, ended] = words[..] else {
+            return Err(format!("not a transaction: {line}"));
+        };
+        let number = |word: &str| word.parse::<u128>().map_err(|e| format!("{e}: {line}"));
+        Ok(Written {
+            name: name.to_owned(),
+            size: size.parse().map_err(|e| format!("{e}: {line}"))?,
+            fate: match fate {
+                "Committed" => Fate::Committed,
+                "Undone" => Fate::Undone,
+                "InDoubt" => Fate::InDoubt,
+                other => return Err(format!("no fate: {other}")),
+            },
+            began: number(began)?,
+            ended: number(ended)?,
+        })
+    }
+}
+
+/// Microseconds since 1970.
+pub(crate) fn now() -> u128 {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap()
+        .as_micros()
+}
+
+/// A writer to shard 0 of the table `event`.
+#[derive(Debug)]
+pub struct Writer {
+    store: PostgresStore,
+    name: String,
+    rng: Rng,
+    timeout: Duration,
+    written: usize,
+}
+
+impl Writer {
+    /// A writer of that name.
+    pub fn new(store: PostgresStore, name: &str, seed: u64, timeout: Duration) -> Self {
+        Writer {
+            store,
+            name: name.to_owned(),
+            rng: Rng::with_seed(seed),
+            timeout,
+            written: 0,
+        }
+    }
+
+    /// One transaction with a random fate.
+    pub async fn write(&mut self) -> Written {
+        let name = format!("{}-{}", self.name, self.written);
+        self.written += 1;
+        let size = self.rng.usize(1..4);
+        let began = now();
+        let fate = self.transaction(&name, size).await;
+        Written {
+            name,
+            size,
+            fate,
+            began,
+            ended: now(),
+        }
+    }
+
+    async fn transaction(&mut self, name: &str, size: usize) -> Fate {
+        let options = UlidOptions {
+            timeout: self.timeout,
+            ..UlidOptions::new(FEED, 0)
+        };
+        let isolation = match self.rng.u8(..10) {
+            0 => IsolationLevel::RepeatableRead,
+            1 => IsolationLevel::Serializable,
+            _ => IsolationLevel::ReadCommitted,
+        };
+        let begun = self.store.begin_ulid_with(&options, isolation).await;
+        let mut transaction = match begun {
+            Ok(transaction) => transaction,
+            Err(error) if matches!(error.kind(), Kind::Busy | Kind::Unavailable) => {
+                return Fate::Undone;
+            }
+            Err(error) => panic!("{name}: {error:?}"),
+        };
+        for n in 0..size {
+            self.pause().await;
+            if let Err(error) = insert(&mut transaction, &format!("{name}/{size}/{n}")).await {
+                // Judged dead on a machine that stood still: its server has closed the session.
+                assert!(error.is_closed() || error.code().is_some(), "{error:?}");
+                return Fate::Undone;
+            }
+        }
+        self.pause().await;
+        match self.rng.u8(..20) {
+            0 | 1 => {
+                // Whether or not the way back is still there: nothing was committed.
+                let _ = transaction.rollback().await;
+                Fate::Undone
+            }
+            2 | 3 => Fate::Undone,
+            4 => {
+                let killed = transaction
+                    .batch_execute("select pg_terminate_backend(pg_backend_pid())")
+                    .await;
+                assert!(killed.is_err());
+                assert!(transaction.commit().await.is_err(), "committed after death");
+                Fate::Undone
+            }
+            5 => {
+                let wait = Duration::from_micros(self.rng.u64(..2000));
+                match tokio::time::timeout(wait, transaction.commit()).await {
+                    Ok(ended) => fate(&ended),
+                    Err(_) => Fate::InDoubt,
+                }
+            }
+            _ => fate(&transaction.commit().await),
+        }
+    }
+
+    async fn pause(&mut self) {
+        if self.rng.u8(..4) == 0 {
+            tokio::time::sleep(Duration::from_micros(self.rng.u64(..3000))).await;
+        }
+    }
+}
+
+fn fate(ended: &changefeed_core::Result<()>) -> Fate {
+    match ended {
+        Ok(()) => Fate::Committed,
+        Err(error) if error.kind() == Kind::Busy => Fate::Undone,
+        // The connection broke: nobody knows how far the commit had come.
+        Err(_) => Fate::InDoubt,
+    }
+}
+
+async fn insert(
+    transaction: &mut UlidTransaction,
+    note: &str,
+) -> Result<(), changefeed_postgres::tokio_postgres::Error> {
+    let ulid = transaction.next_ulid().unwrap().to_bytes();
+    transaction
+        .execute(
+            "insert into event (shard, ulid, note) values (0, $1, $2)",
+            &[&ulid.as_slice(), &note],
+        )
+        .await
+        .map(drop)
+}

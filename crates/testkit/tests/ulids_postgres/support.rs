@@ -1,0 +1,242 @@
+//! A database with the table `event`, clients in processes of their own, and a network that can be
+//! cut.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use changefeed_core::{Feed, FeedStore, SchemaStore, Ulid, UlidOptions, UlidStore};
+use changefeed_postgres::{PostgresStore, UlidTransaction};
+use changefeed_testkit::backend::{Backend, PostgresBackend, PostgresSession, Session};
+use changefeed_testkit::eventually;
+use changefeed_testkit::process::Running;
+use changefeed_testkit::ulids::{FEED, POSTGRES_TABLE, feed_of_events};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+/// What `begin_ulid` is asked for in shard 0.
+pub(crate) fn options() -> UlidOptions {
+    UlidOptions::new(FEED, 0)
+}
+
+/// The same with another timeout.
+pub(crate) fn patience(timeout: Duration) -> UlidOptions {
+    UlidOptions {
+        timeout,
+        ..options()
+    }
+}
+
+pub(crate) struct Scene {
+    pub(crate) backend: PostgresBackend,
+    pub(crate) store: PostgresStore,
+    pub(crate) feed: Feed,
+    pub(crate) admin: Box<dyn Session>,
+}
+
+/// A database with the table `event` and the feed `events` of one shard.
+pub(crate) async fn scene() -> Scene {
+    let backend = PostgresBackend::fresh().await;
+    let store = PostgresStore::connect(&backend.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    let admin = (&backend as &dyn Backend).session().await;
+    admin.run(POSTGRES_TABLE).await;
+    let feed = store.create_feed(&feed_of_events(1)).await.unwrap();
+    Scene {
+        backend,
+        store,
+        feed,
+        admin,
+    }
+}
+
+impl Scene {
+    /// A store with connections of its own, as another process would have it.
+    pub(crate) async fn other_store(&self) -> PostgresStore {
+        PostgresStore::connect(&self.backend.url()).await.unwrap()
+    }
+
+    pub(crate) async fn session(&self) -> PostgresSession {
+        PostgresSession::connect(&self.backend.url()).await.unwrap()
+    }
+
+    /// How often the lock of shard 0 was burned.
+    pub(crate) async fn incidents(&self) -> i64 {
+        let all = self.store.incidents().await.unwrap();
+        assert!(all.iter().all(|i| i.feed == FEED && i.shard == 0));
+        all.iter().map(|i| i.count).sum()
+    }
+
+    /// The notes that are committed, by ULID.
+    pub(crate) async fn notes(&self) -> Vec<String> {
+        let rows = self.admin.query("select note from event order by ulid");
+        rows.await
+            .unwrap()
+            .into_iter()
+            .flatten()
+            .flatten()
+            .collect()
+    }
+
+    /// Waits until so many sessions wait in `begin`.
+    pub(crate) async fn queued(&self, count: i64) {
+        eventually(&format!("{count} sessions queue"), || async {
+            let waiting = self
+                .admin
+                .number(
+                    "select count(*) from pg_stat_activity where datname = current_database() \
+                     and state = 'active' and query like '%changefeed.%ulid%' \
+                     and pid <> pg_backend_pid()",
+                )
+                .await;
+            (waiting == count).then_some(())
+        })
+        .await;
+    }
+
+    /// Waits until nobody holds or awaits an advisory lock.
+    pub(crate) async fn unlocked(&self) {
+        eventually("no lock is left", || async {
+            (self.locks().await == 0).then_some(())
+        })
+        .await;
+    }
+
+    pub(crate) async fn locks(&self) -> i64 {
+        self.admin
+            .number(
+                "select count(*) from pg_locks where locktype = 'advisory' and database = \
+                 (select oid from pg_database where datname = current_database())",
+            )
+            .await
+    }
+}
+
+/// Writes one row in an open transaction.
+pub(crate) async fn insert(transaction: &mut UlidTransaction, note: &str) -> Ulid {
+    let ulid = transaction.next_ulid().unwrap();
+    transaction
+        .execute(
+            "insert into event (shard, ulid, note) values (0, $1, $2)",
+            &[&ulid.to_bytes().as_slice(), &note],
+        )
+        .await
+        .unwrap();
+    ulid
+}
+
+/// Writes one row in a transaction of its own.
+pub(crate) async fn write(store: &PostgresStore, note: &str) -> Ulid {
+    let mut transaction = store.begin_ulid(&options()).await.unwrap();
+    let ulid = insert(&mut transaction, note).await;
+    transaction.commit().await.unwrap();
+    ulid
+}
+
+/// A client in a process of its own.
+pub(crate) struct Client {
+    pub(crate) process: Running,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Client {
+    pub(crate) fn start(url: &str) -> Self {
+        let mut process = Running::start_with_input(
+            Command::new(env!("CARGO_BIN_EXE_ulid_client"))
+                .arg(url)
+                .stdout(Stdio::piped())
+                .stderr(Stdio::inherit()),
+        );
+        let answers = BufReader::new(process.child().stdout.take().unwrap());
+        let mut client = Client { process, answers };
+        assert_eq!(client.answer(), "ready");
+        client
+    }
+
+    /// Tells it what to do, without waiting for the answer.
+    pub(crate) fn tell(&mut self, line: &str) {
+        let input = self.process.child().stdin.as_mut().unwrap();
+        writeln!(input, "{line}").unwrap();
+        input.flush().unwrap();
+    }
+
+    /// Its next answer; empty when it is gone.
+    pub(crate) fn answer(&mut self) -> String {
+        let mut line = String::new();
+        tokio::task::block_in_place(|| self.answers.read_line(&mut line)).unwrap();
+        line.trim().to_owned()
+    }
+
+    /// Tells it what to do and returns what it answers.
+    pub(crate) fn ask(&mut self, line: &str) -> String {
+        self.tell(line);
+        self.answer()
+    }
+
+    /// Tells it what to do, which must work.
+    pub(crate) fn must(&mut self, line: &str) {
+        assert_eq!(self.ask(line), "done", "{line}");
+    }
+}
+
+/// A way to the server that can be cut without anybody being told.
+pub(crate) struct Relay {
+    pub(crate) url: String,
+    cut: Arc<AtomicBool>,
+}
+
+impl Relay {
+    pub(crate) async fn to(url: &str) -> Self {
+        let (scheme, rest) = url.split_once("://").unwrap();
+        let (user, rest) = rest.split_once('@').unwrap_or(("", rest));
+        let (server, database) = rest.split_once('/').unwrap();
+        let server = if server.contains(':') {
+            server.to_owned()
+        } else {
+            format!("{server}:5432")
+        };
+        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let cut = Arc::new(AtomicBool::new(false));
+        let flag = cut.clone();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = socket.accept().await {
+                let server = TcpStream::connect(&server).await.unwrap();
+                let (from_client, to_client) = client.into_split();
+                let (from_server, to_server) = server.into_split();
+                tokio::spawn(forward(from_client, to_server, flag.clone()));
+                tokio::spawn(forward(from_server, to_client, flag.clone()));
+            }
+        });
+        let at = if user.is_empty() { "" } else { "@" };
+        Relay {
+            url: format!("{scheme}://{user}{at}127.0.0.1:{port}/{database}"),
+            cut,
+        }
+    }
+
+    /// From now on nothing arrives, and both sides keep their sockets.
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// What was sent meanwhile arrives now.
+    pub(crate) fn heal(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cut: Arc<AtomicBool>) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(count) = from.read(&mut buffer).await {
+        while cut.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        if count == 0 || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}
