@@ -162,14 +162,15 @@ union all
 select feed_id, shard, change_id, null::bigint from changefeed.pending;
 
 -- Runs with our rights, so that a writer needs no more than INSERT on the view. Every operator
--- is spelt with its schema instead of a `set search_path`, which would cost each writer more
--- than the insert itself.
+-- and every type is spelt with its schema (a writer's pg_temp would come first) instead of a
+-- `set search_path`, which would cost each writer more than the insert itself.
 create function changefeed.change_insert() returns trigger
 language plpgsql security definer as $$
 declare
     writer  pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
     segment pg_catalog.int4;
-    kept    record;
+    highest pg_catalog.int8;
+    lowest  pg_catalog.int8;
 begin
     if new.change_sequence_number is null then
         segment := ((writer::pg_catalog.text::pg_catalog.int8) operator(pg_catalog.>>) 13)
@@ -199,18 +200,18 @@ begin
             return new;
         end if;
     else
-        select d.start, d.trimmed_to into kept from changefeed.shard_definition d
+        select d.start, d.trimmed_to into highest, lowest from changefeed.shard_definition d
         where d.feed_id operator(pg_catalog.=) new.feed_id
           and d.shard operator(pg_catalog.=) new.shard;
         if found then
-            if new.change_sequence_number operator(pg_catalog.>) kept.start
-               or new.change_sequence_number operator(pg_catalog.<=) kept.trimmed_to then
+            if new.change_sequence_number operator(pg_catalog.>) highest
+               or new.change_sequence_number operator(pg_catalog.<=) lowest then
                 raise exception 'changefeed: number % of feed % shard % is not free for old data',
                     new.change_sequence_number, new.feed_id, new.shard
                     using errcode = 'check_violation',
                           hint = pg_catalog.format(
                               'Numbers given by hand must be above %s and at most %s; leave the '
-                              'number out for a live change.', kept.trimmed_to, kept.start);
+                              'number out for a live change.', lowest, highest);
             end if;
             insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
             values (new.feed_id, new.shard, new.change_sequence_number, new.change_id);
@@ -647,9 +648,14 @@ create table changefeed.change_row (
 );
 
 -- The shard of a value; documented in docs/feeds.md, the same on every database.
+-- It is inlined into triggers that run with our rights under the writer's search path, so every
+-- operator and type is spelt with its schema.
 create function changefeed.shard_of(value bigint, shards integer) returns smallint
 language sql immutable parallel safe as $$
-    select coalesce(((value % shards) + shards) % shards, 0)::smallint
+    select coalesce(
+        ((value operator(pg_catalog.%) shards::pg_catalog.int8)
+         operator(pg_catalog.+) shards::pg_catalog.int8)
+        operator(pg_catalog.%) shards::pg_catalog.int8, 0::pg_catalog.int8)::pg_catalog.int2
 $$;
 
 create function changefeed.shard_of(value text, shards integer) returns smallint
