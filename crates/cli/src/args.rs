@@ -145,7 +145,7 @@ pub(crate) struct CreateFeed {
     pub(crate) sweep_group: SweepGroup,
     /// The number before the first
     #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..=changefeed::MAX_START))]
     pub(crate) start: i64,
     /// Whatever you want to write about it
     #[arg(long)]

@@ -6,6 +6,7 @@ mod demo;
 mod output;
 mod signals;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Args, Command};
@@ -45,8 +46,10 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
 fn init_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,changefeed=info"));
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(colours)
         .with_writer(std::io::stderr)
         .init();
 }

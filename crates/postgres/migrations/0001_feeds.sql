@@ -577,6 +577,13 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     returning generation;
 $$;
 
+-- Gives a lease back. The row stays: its generation must go on growing.
+create function changefeed.free_lease(lease_name text, lease_owner text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    update changefeed.lease set expires_at = clock_timestamp()
+    where name = lease_name and owner = lease_owner;
+$$;
+
 -- Sweeps until the duration has passed. Of any number of callers one works per group, together
 -- with the changefeed program under the same lease; the others wait to take over, and return
 -- with zeros if they could not within wait_milliseconds. A procedure, because a function would
@@ -632,9 +639,7 @@ begin
         end if;
         commit;
     end loop;
-    -- The row stays: its generation must go on growing.
-    update changefeed.lease l set expires_at = pg_catalog.clock_timestamp()
-    where l.name = lease and l.owner = holder;
+    perform changefeed.free_lease(lease, holder);
     commit;
 end $$;
 
