@@ -13,10 +13,11 @@ use changefeed_core::{
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-/// How long a lease lasts. With the standby's poll this bounds a take-over below two seconds.
-const LEASE: Duration = Duration::from_millis(1500);
+/// How long a lease lasts. With the standby's poll this bounds a take-over well below two seconds,
+/// also on a busy machine.
+const LEASE: Duration = Duration::from_millis(1000);
 /// How often a standby looks whether the lease is free.
-const STANDBY: Duration = Duration::from_millis(300);
+const STANDBY: Duration = Duration::from_millis(200);
 /// Waits between two sweeps, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(40);

@@ -204,6 +204,13 @@ begin
         where d.feed_id operator(pg_catalog.=) new.feed_id
           and d.shard operator(pg_catalog.=) new.shard;
         if found then
+            if exists (select from changefeed.backfill b
+                       where b.feed_id operator(pg_catalog.=) new.feed_id
+                         and b.finished_at is null) then
+                raise exception 'changefeed: a backfill of feed % is at work', new.feed_id
+                    using errcode = 'object_in_use',
+                          hint = 'Insert old data before it or after it.';
+            end if;
             if new.change_sequence_number operator(pg_catalog.>) highest
                or new.change_sequence_number operator(pg_catalog.<=) lowest then
                 raise exception 'changefeed: number % of feed % shard % is not free for old data',
@@ -589,10 +596,10 @@ $$;
 -- with zeros if they could not within wait_milliseconds. A procedure, because a function would
 -- show nothing to anybody before it ends.
 create procedure changefeed.sweep_loop(
-    sweep_group                integer,
-    wait_milliseconds          integer,
-    duration_milliseconds      integer,
-    sleep_milliseconds         integer,
+    sweep_group                integer default 0,
+    wait_milliseconds          integer default 30000,
+    duration_milliseconds      integer default 50000,
+    sleep_milliseconds         integer default 20,
     inout change_count         bigint default null,
     inout max_lag_milliseconds bigint default null,
     inout iterations           bigint default null
@@ -600,31 +607,40 @@ create procedure changefeed.sweep_loop(
 language plpgsql as $$
 declare
     -- A row, not a lock: a client that freezes would keep the lock.
-    ttl       constant integer := 1500;
+    ttl       constant integer := 1000;
     lease     constant text := 'sweep/' || sweep_group;
     holder    constant text := format('sweep_loop/%s/%s', pg_catalog.pg_backend_pid(),
                                       pg_catalog.clock_timestamp());
-    wait_end  constant timestamptz :=
-        pg_catalog.clock_timestamp() + wait_milliseconds * interval '1 millisecond';
-    loop_end  timestamptz;
+    -- Until when to wait for the lease, and once it was had, until when to work.
+    deadline  timestamptz := pg_catalog.clock_timestamp()
+                             + coalesce(wait_milliseconds, 30000) * interval '1 millisecond';
     found_now bigint;
     lag_now   bigint;
 begin
+    if sweep_group is null or least(wait_milliseconds, duration_milliseconds, sleep_milliseconds) < 0
+    then
+        raise exception 'changefeed: sweep_loop needs a sweep group, and no time may be negative'
+            using errcode = 'invalid_parameter_value';
+    end if;
     change_count := 0;
     max_lag_milliseconds := 0;
     iterations := 0;
-    while changefeed.take_lease(lease, holder, ttl) is null loop
-        commit;
-        if pg_catalog.clock_timestamp() >= wait_end then
-            return;
-        end if;
-        -- Short naps instead of one long wait for a lock, which would hold back vacuum.
-        perform pg_catalog.pg_sleep(least(0.25, greatest(0.001,
-            extract(epoch from wait_end - pg_catalog.clock_timestamp()))));
-    end loop;
-    commit;
-    loop_end := pg_catalog.clock_timestamp() + duration_milliseconds * interval '1 millisecond';
     loop
+        if changefeed.take_lease(lease, holder, ttl) is null then
+            commit;
+            if pg_catalog.clock_timestamp() >= deadline then
+                return;
+            end if;
+            -- Short naps instead of one long wait for a lock, which would hold back vacuum.
+            perform pg_catalog.pg_sleep(least(0.2, greatest(0.001,
+                extract(epoch from deadline - pg_catalog.clock_timestamp()))));
+            continue;
+        end if;
+        commit;
+        if iterations = 0 then
+            deadline := pg_catalog.clock_timestamp()
+                        + coalesce(duration_milliseconds, 50000) * interval '1 millisecond';
+        end if;
         select coalesce(sum(s.change_count), 0), coalesce(max(s.lag_milliseconds), 0)
         into found_now, lag_now
         from changefeed.sweep(sweep_group) s;
@@ -632,12 +648,8 @@ begin
         change_count := change_count + found_now;
         max_lag_milliseconds := greatest(max_lag_milliseconds, lag_now);
         iterations := iterations + 1;
-        exit when pg_catalog.clock_timestamp() >= loop_end;
-        perform pg_catalog.pg_sleep(sleep_milliseconds / 1000.0);
-        if changefeed.take_lease(lease, holder, ttl) is null then
-            return; -- Somebody took over while we were stopped.
-        end if;
-        commit;
+        exit when pg_catalog.clock_timestamp() >= deadline;
+        perform pg_catalog.pg_sleep(coalesce(sleep_milliseconds, 20) / 1000.0);
     end loop;
     perform changefeed.free_lease(lease, holder);
     commit;
