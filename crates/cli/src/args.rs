@@ -29,6 +29,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Whether the command line names a database; one from the environment is not meant for the
+    /// demo.
+    pub(crate) fn names_database(&self) -> bool {
+        self.db.is_some() && self.db != std::env::var("CHANGEFEED_DB").ok()
+    }
+
     /// The database's URL.
     pub(crate) fn database(&self) -> String {
         self.db

@@ -74,12 +74,12 @@ impl Sweeper {
         shutdown: CancellationToken,
     ) -> Result<SweepTotals> {
         let mut pace = Pace::new(SHORTEST, LONGEST);
-        let mut retry = Pace::new(RETRY_FROM, RETRY_UPTO);
+        let mut retry = RETRY_FROM;
         let ended = loop {
             // An await inside `turn` is never cut off: a sweep that was sent is waited for.
             let wait = match self.turn().await {
                 Ok(Turn::Swept(report)) => {
-                    retry.busy();
+                    retry = RETRY_FROM;
                     if report.shards.is_empty() {
                         pace.idle()
                     } else {
@@ -89,7 +89,8 @@ impl Sweeper {
                 }
                 Ok(Turn::StandBy) => STANDBY,
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
-                    let wait = retry.idle();
+                    let wait = retry;
+                    retry = (retry * 2).min(RETRY_UPTO);
                     tracing::warn!(group = %self.group, error = %describe(&error), "sweep failed; trying again");
                     wait
                 }

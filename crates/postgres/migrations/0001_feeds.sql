@@ -338,6 +338,26 @@ begin
     end loop;
 end $$;
 
+-- Removes the inbox rows of a shard that have their numbers. Nobody needs them; they go when their
+-- segment is truncated, or here, before the changes they became are trimmed: restamp() must not
+-- take them for new ones.
+create function changefeed.forget_numbered(of_feed smallint, of_shard smallint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off as $$
+declare
+    numbered constant pg_snapshot := (
+        select p.snapshot from changefeed.progress p
+        where p.feed_id = of_feed and p.shard = of_shard
+        order by p.last_change_sequence_number desc, p.sweep_id desc
+        limit 1);
+begin
+    for segment in 0..3 loop
+        execute format('delete from changefeed.inbox_%s i where i.feed_id = $1 and i.shard = $2 '
+                       'and pg_visible_in_snapshot(i.xid, $3)', segment)
+        using of_feed, of_shard, numbered;
+    end loop;
+end $$;
+
 -- After a dump was restored into another cluster, the transaction ids in the inbox belong to a
 -- past life and cannot be compared with new ones. Every row that has no number yet is written
 -- again under the current transaction, and counting starts from here.
@@ -392,7 +412,8 @@ set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan 
 declare
     -- More than this is left for the next sweep, so that no shard waits long for another.
     batch   constant bigint := 100000;
-    memory  constant text := 'changefeed.swept_' || replace(sweep.sweep_group::text, '-', '_');
+    swept   constant integer := coalesce(sweep.sweep_group, 0);
+    memory  constant text := 'changefeed.swept_' || replace(swept::text, '-', '_');
     began   timestamptz := clock_timestamp();
     earlier timestamptz := nullif(current_setting(memory, true), '')::timestamptz;
     s       record;
@@ -434,7 +455,7 @@ begin
                 order by p.last_change_sequence_number desc, p.sweep_id desc
                 limit 1
             ) p
-            where d.sweep_group = sweep.sweep_group
+            where d.sweep_group = swept
               and (thorough
                    or p.target is not null
                    or exists (select from changefeed.inbox i
