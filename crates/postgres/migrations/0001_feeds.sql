@@ -261,6 +261,14 @@ begin
         where d.feed_id = old.feed_id and d.shard = old.shard;
         return new;
     else
+        if exists (select from changefeed.feed_source f
+                   where f.feed_id = old.feed_id and f.kind = 'captured'
+                     and old.shard >= 0 and old.shard < f.shards) then
+            raise exception 'changefeed: feed % publishes to shard %, so it cannot be removed',
+                old.feed_id, old.shard
+                using errcode = 'object_in_use',
+                      hint = 'Remove the whole feed: delete it from changefeed.feed.';
+        end if;
         -- Waits for writers that have seen the shard, so that none of their rows stay behind
         -- for a later shard of the same number.
         lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
@@ -285,6 +293,7 @@ set client_min_messages = warning as $$
 begin
     -- A trigger that publishes to a feed that is gone would fail the application's writes.
     execute format('drop function if exists changefeed.%I() cascade', 'capture_' || old.feed_id);
+    delete from changefeed.feed_source f where f.feed_id = old.feed_id;
     delete from changefeed.shard s where s.feed_id = old.feed_id;
     return old;
 end $$;
@@ -722,11 +731,14 @@ begin
     values (publish_row.feed_id, publish_row.shard, id);
 end $$;
 
--- The primary key of a row as a JSON array, by the catalogue: the slow way, for a table whose
--- key columns were renamed after its trigger was made.
-create function changefeed.key_of(source regclass, row_data jsonb) returns jsonb
+-- The query that makes the key of a row, by the catalogue: the slow way, for a table whose key
+-- columns were renamed after its trigger was made. `format` calls a type's own output function
+-- and never a cast, which may be anybody's.
+create function changefeed.key_query(source regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select jsonb_agg(row_data ->> a.attname::text order by k.place)
+    select format('select pg_catalog.jsonb_build_array(%s)',
+        string_agg(format('pg_catalog.format(''%%s'', ($1).%I)', a.attname), ', '
+                   order by k.place))
     from pg_index x
     cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
     join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
