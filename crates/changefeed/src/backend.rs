@@ -88,9 +88,13 @@ pub async fn connect(url: &str) -> Result<Changefeed> {
 }
 
 /// The SQL that installs our tables in the kind of database that a URL names. Needs no
-/// connection.
+/// connection, so the kind alone will do: `postgres:` or `sqlite:`.
 pub fn migration_script(url: &str) -> Result<String> {
-    Ok(Backend::parse(url)?.migration_script())
+    Ok(match url {
+        "postgres:" | "postgresql:" => changefeed_postgres::migration_script(),
+        "sqlite:" => changefeed_sqlite::migration_script(),
+        url => Backend::parse(url)?.migration_script(),
+    })
 }
 
 #[cfg(test)]

@@ -200,6 +200,19 @@ impl FeedHandle {
         self.store.trim(&self.feed, age, batch).await
     }
 
+    /// The cursor that stands for a point: what is read after it is what is read after that point,
+    /// however much later. A new consumer stores it before it waits for its first change.
+    pub async fn position(&self, shard: ShardId, after: After) -> Result<Cursor> {
+        if let After::Cursor(cursor) = after {
+            return Ok(cursor);
+        }
+        let page = self.read(shard, after, 1).await?;
+        Ok(match page.changes.first().map(|change| change.cursor) {
+            Some(Cursor::Number(first)) => Cursor::Number(first - 1),
+            _ => page.next,
+        })
+    }
+
     /// Where a consumer stands.
     pub async fn consumer_cursor(
         &self,

@@ -31,6 +31,12 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    /// Whether the command line names a database; one from the environment is not meant for the
+    /// demo.
+    pub(crate) fn names_database(&self) -> bool {
+        self.db.is_some() && self.db != std::env::var("CHANGEFEED_DB").ok()
+    }
+
     /// The database's URL.
     pub(crate) fn database(&self) -> String {
         self.db
@@ -160,7 +166,7 @@ pub(crate) struct CreateFeed {
     pub(crate) sweep_group: SweepGroup,
     /// The number before the first
     #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
-          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..))]
+          allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..=changefeed::MAX_START))]
     pub(crate) start: i64,
     /// Whatever you want to write about it
     #[arg(long)]

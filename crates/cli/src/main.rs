@@ -6,6 +6,7 @@ mod demo;
 mod output;
 mod signals;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Args, Command};
@@ -26,10 +27,9 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args, out: &mut Out) -> Result<()> {
     let database = args.database();
+    let named = args.names_database();
     match args.command {
-        Command::Serve(serve) => {
-            commands::serve::run(&database, args.db.is_some(), serve, out).await
-        }
+        Command::Serve(serve) => commands::serve::run(&database, named, serve, out).await,
         Command::Migrate(migrate) => commands::migrate::run(&database, migrate, out).await,
         Command::Uninstall(uninstall) => commands::uninstall::run(&database, uninstall, out).await,
         Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
@@ -43,10 +43,13 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
 
 /// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what.
 fn init_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,changefeed=info"));
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+        tracing_subscriber::EnvFilter::new("warn,changefeed=info,deadpool_postgres=off")
+    });
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(colours)
         .with_writer(std::io::stderr)
         .init();
 }

@@ -1,8 +1,11 @@
 //! Ctrl-C and SIGTERM, as a token that every loop understands.
 
+use std::time::Duration;
+
 use changefeed::{CancellationToken, Error, Kind, Result};
 
-/// A token that is cancelled by the first Ctrl-C or SIGTERM. A second one ends the process.
+/// A token that is cancelled by the first Ctrl-C or SIGTERM. Another one, a second or more later,
+/// ends the process; until then it may be the same one, sent to the process and to its group.
 pub(crate) fn shutdown() -> Result<CancellationToken> {
     let token = CancellationToken::new();
     let cancel = token.clone();
@@ -10,8 +13,11 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
     tokio::spawn(async move {
         interrupts.next().await;
         cancel.cancel();
-        interrupts.next().await;
-        std::process::exit(130);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if let Ok(mut again) = Interrupts::new() {
+            again.next().await;
+            std::process::exit(130);
+        }
     });
     Ok(token)
 }

@@ -8,6 +8,9 @@ use crate::{Cursor, Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableN
 /// Everything below is free for data that is older than the feed.
 pub const DEFAULT_START: i64 = 2_000_000_000_000_000;
 
+/// The largest start: numbers must have room to grow, and fit 18 digits for a long time to come.
+pub const MAX_START: i64 = 900_000_000_000_000_000;
+
 /// The first value that the sequence `change_id` gives out.
 pub const FIRST_CHANGE_ID: i64 = 1_000_000_000_000_000;
 
@@ -166,9 +169,9 @@ impl NewFeed {
                 self.shards
             )));
         }
-        if self.start < 0 {
+        if !(0..=MAX_START).contains(&self.start) {
             return Err(Error::invalid(format!(
-                "the start of a feed cannot be negative ({})",
+                "a feed cannot start at {}: use 0 to {MAX_START}",
                 self.start
             )));
         }

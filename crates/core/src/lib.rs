@@ -29,7 +29,8 @@ pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use error::{Error, Kind, Remedy, Result};
 pub use feed::{
-    Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, NewFeed, Shard, ShardState, Source, Trimmed,
+    Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
+    Trimmed,
 };
 pub use lease::{Lease, LeaseHolder};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};

@@ -13,10 +13,11 @@ use changefeed_core::{
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
-/// How long a lease lasts. With the standby's poll this bounds a take-over below two seconds.
-const LEASE: Duration = Duration::from_millis(1500);
+/// How long a lease lasts. With the standby's poll this bounds a take-over well below two seconds,
+/// also on a busy machine.
+const LEASE: Duration = Duration::from_millis(1000);
 /// How often a standby looks whether the lease is free.
-const STANDBY: Duration = Duration::from_millis(300);
+const STANDBY: Duration = Duration::from_millis(200);
 /// Waits between two sweeps, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(40);
@@ -73,12 +74,12 @@ impl Sweeper {
         shutdown: CancellationToken,
     ) -> Result<SweepTotals> {
         let mut pace = Pace::new(SHORTEST, LONGEST);
-        let mut retry = Pace::new(RETRY_FROM, RETRY_UPTO);
+        let mut retry = RETRY_FROM;
         let ended = loop {
             // An await inside `turn` is never cut off: a sweep that was sent is waited for.
             let wait = match self.turn().await {
                 Ok(Turn::Swept(report)) => {
-                    retry.busy();
+                    retry = RETRY_FROM;
                     if report.shards.is_empty() {
                         pace.idle()
                     } else {
@@ -88,7 +89,8 @@ impl Sweeper {
                 }
                 Ok(Turn::StandBy) => STANDBY,
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
-                    let wait = retry.idle();
+                    let wait = retry;
+                    retry = (retry * 2).min(RETRY_UPTO);
                     tracing::warn!(group = %self.group, error = %describe(&error), "sweep failed; trying again");
                     wait
                 }

@@ -162,14 +162,15 @@ union all
 select feed_id, shard, change_id, null::bigint from changefeed.pending;
 
 -- Runs with our rights, so that a writer needs no more than INSERT on the view. Every operator
--- is spelt with its schema instead of a `set search_path`, which would cost each writer more
--- than the insert itself.
+-- and every type is spelt with its schema (a writer's pg_temp would come first) instead of a
+-- `set search_path`, which would cost each writer more than the insert itself.
 create function changefeed.change_insert() returns trigger
 language plpgsql security definer as $$
 declare
     writer  pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
     segment pg_catalog.int4;
-    kept    record;
+    highest pg_catalog.int8;
+    lowest  pg_catalog.int8;
 begin
     if new.change_sequence_number is null then
         segment := ((writer::pg_catalog.text::pg_catalog.int8) operator(pg_catalog.>>) 13)
@@ -199,18 +200,25 @@ begin
             return new;
         end if;
     else
-        select d.start, d.trimmed_to into kept from changefeed.shard_definition d
+        select d.start, d.trimmed_to into highest, lowest from changefeed.shard_definition d
         where d.feed_id operator(pg_catalog.=) new.feed_id
           and d.shard operator(pg_catalog.=) new.shard;
         if found then
-            if new.change_sequence_number operator(pg_catalog.>) kept.start
-               or new.change_sequence_number operator(pg_catalog.<=) kept.trimmed_to then
+            if exists (select from changefeed.backfill b
+                       where b.feed_id operator(pg_catalog.=) new.feed_id
+                         and b.finished_at is null) then
+                raise exception 'changefeed: a backfill of feed % is at work', new.feed_id
+                    using errcode = 'object_in_use',
+                          hint = 'Insert old data before it or after it.';
+            end if;
+            if new.change_sequence_number operator(pg_catalog.>) highest
+               or new.change_sequence_number operator(pg_catalog.<=) lowest then
                 raise exception 'changefeed: number % of feed % shard % is not free for old data',
                     new.change_sequence_number, new.feed_id, new.shard
                     using errcode = 'check_violation',
                           hint = pg_catalog.format(
                               'Numbers given by hand must be above %s and at most %s; leave the '
-                              'number out for a live change.', kept.trimmed_to, kept.start);
+                              'number out for a live change.', lowest, highest);
             end if;
             insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
             values (new.feed_id, new.shard, new.change_sequence_number, new.change_id);
@@ -253,6 +261,14 @@ begin
         where d.feed_id = old.feed_id and d.shard = old.shard;
         return new;
     else
+        if exists (select from changefeed.feed_source f
+                   where f.feed_id = old.feed_id and f.kind = 'captured'
+                     and old.shard >= 0 and old.shard < f.shards) then
+            raise exception 'changefeed: feed % publishes to shard %, so it cannot be removed',
+                old.feed_id, old.shard
+                using errcode = 'object_in_use',
+                      hint = 'Remove the whole feed: delete it from changefeed.feed.';
+        end if;
         -- Waits for writers that have seen the shard, so that none of their rows stay behind
         -- for a later shard of the same number.
         lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
@@ -277,6 +293,7 @@ set client_min_messages = warning as $$
 begin
     -- A trigger that publishes to a feed that is gone would fail the application's writes.
     execute format('drop function if exists changefeed.%I() cascade', 'capture_' || old.feed_id);
+    delete from changefeed.feed_source f where f.feed_id = old.feed_id;
     delete from changefeed.shard s where s.feed_id = old.feed_id;
     return old;
 end $$;
@@ -327,6 +344,26 @@ begin
         exception when lock_not_available then
             null;
         end;
+    end loop;
+end $$;
+
+-- Removes the inbox rows of a shard that have their numbers. Nobody needs them; they go when their
+-- segment is truncated, or here, before the changes they became are trimmed: restamp() must not
+-- take them for new ones.
+create function changefeed.forget_numbered(of_feed smallint, of_shard smallint) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off as $$
+declare
+    numbered constant pg_snapshot := (
+        select p.snapshot from changefeed.progress p
+        where p.feed_id = of_feed and p.shard = of_shard
+        order by p.last_change_sequence_number desc, p.sweep_id desc
+        limit 1);
+begin
+    for segment in 0..3 loop
+        execute format('delete from changefeed.inbox_%s i where i.feed_id = $1 and i.shard = $2 '
+                       'and pg_visible_in_snapshot(i.xid, $3)', segment)
+        using of_feed, of_shard, numbered;
     end loop;
 end $$;
 
@@ -384,7 +421,8 @@ set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan 
 declare
     -- More than this is left for the next sweep, so that no shard waits long for another.
     batch   constant bigint := 100000;
-    memory  constant text := 'changefeed.swept_' || replace(sweep.sweep_group::text, '-', '_');
+    swept   constant integer := coalesce(sweep.sweep_group, 0);
+    memory  constant text := 'changefeed.swept_' || replace(swept::text, '-', '_');
     began   timestamptz := clock_timestamp();
     earlier timestamptz := nullif(current_setting(memory, true), '')::timestamptz;
     s       record;
@@ -426,7 +464,7 @@ begin
                 order by p.last_change_sequence_number desc, p.sweep_id desc
                 limit 1
             ) p
-            where d.sweep_group = sweep.sweep_group
+            where d.sweep_group = swept
               and (thorough
                    or p.target is not null
                    or exists (select from changefeed.inbox i
@@ -576,15 +614,22 @@ language sql security definer set search_path = pg_catalog, pg_temp as $$
     returning generation;
 $$;
 
+-- Gives a lease back. The row stays: its generation must go on growing.
+create function changefeed.free_lease(lease_name text, lease_owner text) returns void
+language sql security definer set search_path = pg_catalog, pg_temp as $$
+    update changefeed.lease set expires_at = clock_timestamp()
+    where name = lease_name and owner = lease_owner;
+$$;
+
 -- Sweeps until the duration has passed. Of any number of callers one works per group, together
 -- with the changefeed program under the same lease; the others wait to take over, and return
 -- with zeros if they could not within wait_milliseconds. A procedure, because a function would
 -- show nothing to anybody before it ends.
 create procedure changefeed.sweep_loop(
-    sweep_group                integer,
-    wait_milliseconds          integer,
-    duration_milliseconds      integer,
-    sleep_milliseconds         integer,
+    sweep_group                integer default 0,
+    wait_milliseconds          integer default 30000,
+    duration_milliseconds      integer default 50000,
+    sleep_milliseconds         integer default 20,
     inout change_count         bigint default null,
     inout max_lag_milliseconds bigint default null,
     inout iterations           bigint default null
@@ -592,31 +637,40 @@ create procedure changefeed.sweep_loop(
 language plpgsql as $$
 declare
     -- A row, not a lock: a client that freezes would keep the lock.
-    ttl       constant integer := 1500;
+    ttl       constant integer := 1000;
     lease     constant text := 'sweep/' || sweep_group;
     holder    constant text := format('sweep_loop/%s/%s', pg_catalog.pg_backend_pid(),
                                       pg_catalog.clock_timestamp());
-    wait_end  constant timestamptz :=
-        pg_catalog.clock_timestamp() + wait_milliseconds * interval '1 millisecond';
-    loop_end  timestamptz;
+    -- Until when to wait for the lease, and once it was had, until when to work.
+    deadline  timestamptz := pg_catalog.clock_timestamp()
+                             + coalesce(wait_milliseconds, 30000) * interval '1 millisecond';
     found_now bigint;
     lag_now   bigint;
 begin
+    if sweep_group is null or least(wait_milliseconds, duration_milliseconds, sleep_milliseconds) < 0
+    then
+        raise exception 'changefeed: sweep_loop needs a sweep group, and no time may be negative'
+            using errcode = 'invalid_parameter_value';
+    end if;
     change_count := 0;
     max_lag_milliseconds := 0;
     iterations := 0;
-    while changefeed.take_lease(lease, holder, ttl) is null loop
-        commit;
-        if pg_catalog.clock_timestamp() >= wait_end then
-            return;
-        end if;
-        -- Short naps instead of one long wait for a lock, which would hold back vacuum.
-        perform pg_catalog.pg_sleep(least(0.25, greatest(0.001,
-            extract(epoch from wait_end - pg_catalog.clock_timestamp()))));
-    end loop;
-    commit;
-    loop_end := pg_catalog.clock_timestamp() + duration_milliseconds * interval '1 millisecond';
     loop
+        if changefeed.take_lease(lease, holder, ttl) is null then
+            commit;
+            if pg_catalog.clock_timestamp() >= deadline then
+                return;
+            end if;
+            -- Short naps instead of one long wait for a lock, which would hold back vacuum.
+            perform pg_catalog.pg_sleep(least(0.2, greatest(0.001,
+                extract(epoch from deadline - pg_catalog.clock_timestamp()))));
+            continue;
+        end if;
+        commit;
+        if iterations = 0 then
+            deadline := pg_catalog.clock_timestamp()
+                        + coalesce(duration_milliseconds, 50000) * interval '1 millisecond';
+        end if;
         select coalesce(sum(s.change_count), 0), coalesce(max(s.lag_milliseconds), 0)
         into found_now, lag_now
         from changefeed.sweep(sweep_group) s;
@@ -624,16 +678,10 @@ begin
         change_count := change_count + found_now;
         max_lag_milliseconds := greatest(max_lag_milliseconds, lag_now);
         iterations := iterations + 1;
-        exit when pg_catalog.clock_timestamp() >= loop_end;
-        perform pg_catalog.pg_sleep(sleep_milliseconds / 1000.0);
-        if changefeed.take_lease(lease, holder, ttl) is null then
-            return; -- Somebody took over while we were stopped.
-        end if;
-        commit;
+        exit when pg_catalog.clock_timestamp() >= deadline;
+        perform pg_catalog.pg_sleep(coalesce(sleep_milliseconds, 20) / 1000.0);
     end loop;
-    -- The row stays: its generation must go on growing.
-    update changefeed.lease l set expires_at = pg_catalog.clock_timestamp()
-    where l.name = lease and l.owner = holder;
+    perform changefeed.free_lease(lease, holder);
     commit;
 end $$;
 
@@ -647,9 +695,14 @@ create table changefeed.change_row (
 );
 
 -- The shard of a value; documented in docs/feeds.md, the same on every database.
+-- It is inlined into triggers that run with our rights under the writer's search path, so every
+-- operator and type is spelt with its schema.
 create function changefeed.shard_of(value bigint, shards integer) returns smallint
 language sql immutable parallel safe as $$
-    select coalesce(((value % shards) + shards) % shards, 0)::smallint
+    select coalesce(
+        ((value operator(pg_catalog.%) shards::pg_catalog.int8)
+         operator(pg_catalog.+) shards::pg_catalog.int8)
+        operator(pg_catalog.%) shards::pg_catalog.int8, 0::pg_catalog.int8)::pg_catalog.int2
 $$;
 
 create function changefeed.shard_of(value text, shards integer) returns smallint
@@ -678,11 +731,14 @@ begin
     values (publish_row.feed_id, publish_row.shard, id);
 end $$;
 
--- The primary key of a row as a JSON array, by the catalogue: the slow way, for a table whose
--- key columns were renamed after its trigger was made.
-create function changefeed.key_of(source regclass, row_data jsonb) returns jsonb
+-- The query that makes the key of a row, by the catalogue: the slow way, for a table whose key
+-- columns were renamed after its trigger was made. `format` calls a type's own output function
+-- and never a cast, which may be anybody's.
+create function changefeed.key_query(source regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select jsonb_agg(row_data ->> a.attname::text order by k.place)
+    select format('select pg_catalog.jsonb_build_array(%s)',
+        string_agg(format('pg_catalog.format(''%%s'', ($1).%I)', a.attname), ', '
+                   order by k.place))
     from pg_index x
     cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
     join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum

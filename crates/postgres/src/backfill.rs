@@ -2,7 +2,6 @@
 
 use changefeed_core::{Backfill, Error, Feed, Result};
 use tokio_postgres::GenericClient;
-use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::source::{StoredSource, Table};
@@ -48,17 +47,21 @@ impl PostgresStore {
         let row = transaction
             .query_one(&sql, &[&feed.id.0, &limit])
             .await
-            .map_err(|e| {
-                if e.code() == Some(&SqlState::CHECK_VIOLATION) {
-                    return Error::invalid(format!(
-                        "the rows of {} do not fit below the start of feed '{}'",
-                        table.name, feed.name
-                    ))
-                    .advise("create the feed with a larger --start");
-                }
-                db(e)
-            })?;
-        let (seen, added): (i64, i64) = (row.get(0), row.get(1));
+            .map_err(db)?;
+        let (seen, added, overflow): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
+        if overflow {
+            transaction.rollback().await.map_err(db)?;
+            // Readers must not wait for ever for what cannot come.
+            client
+                .execute(
+                    "update changefeed.backfill set finished_at = clock_timestamp() \
+                     where feed_id = $1",
+                    &[&feed.id.0],
+                )
+                .await
+                .map_err(db)?;
+            return Err(no_room(feed, &table));
+        }
         let finished = seen < limit;
         if finished {
             transaction
@@ -94,6 +97,14 @@ fn progress(added: i64, done: i64, total: i64, finished: bool) -> Backfill {
     }
 }
 
+fn no_room(feed: &Feed, table: &Table) -> Error {
+    Error::invalid(format!(
+        "the rows of {} do not fit below the start of feed '{}'",
+        table.name, feed.name
+    ))
+    .advise("create the feed with a larger --start")
+}
+
 /// Writes the state row of a backfill that has not begun.
 async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Result<()> {
     let begun = client
@@ -122,6 +133,18 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
     if total < COUNT_EXACTLY {
         let counted = format!("select count(*) from {}", table.sql);
         total = client.query_one(&counted, &[]).await.map_err(db)?.get(0);
+    }
+    let room: i64 = client
+        .query_one(
+            "select coalesce(min(d.start - greatest(d.start - 1000000000000000, d.trimmed_to, 0)), 0) \
+             from changefeed.shard_definition d where d.feed_id = $1",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(db)?
+        .get(0);
+    if total > room {
+        return Err(no_room(feed, table));
     }
     client
         .execute(

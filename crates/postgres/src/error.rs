@@ -28,7 +28,7 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             Kind::Permission,
             format!("the database user lacks a right: {message}"),
         )
-        .advise("docs/postgres.md lists the grants for each role"),
+        .advise("grant it, or run as the role that installed changefeed; docs/postgres.md lists what each role needs"),
         c if *c == SqlState::ADMIN_SHUTDOWN
             || *c == SqlState::CRASH_SHUTDOWN
             || *c == SqlState::CANNOT_CONNECT_NOW

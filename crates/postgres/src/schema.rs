@@ -6,8 +6,8 @@ use async_trait::async_trait;
 use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
 use tokio_postgres::GenericClient;
 
+use crate::PostgresStore;
 use crate::error::db;
-use crate::{PostgresStore, quote};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 2] = [
@@ -90,8 +90,7 @@ impl SchemaStore for PostgresStore {
     async fn uninstall(&self) -> Result<()> {
         let mut client = self.raw_client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        // Whatever its version: everything of ours is in our schema, but for the triggers on
-        // the application's tables, which use functions of our schema.
+        // Whatever its version: everything of ours is in our schema, or depends on it.
         let foreign: Vec<String> = transaction
             .query(include_str!("sql/foreign_tables.sql"), &[])
             .await
@@ -108,20 +107,7 @@ impl SchemaStore for PostgresStore {
                 "move them to another schema; a user called 'changefeed' creates tables here",
             ));
         }
-        let triggers = transaction
-            .query(include_str!("sql/own_triggers.sql"), &[])
-            .await
-            .map_err(db)?;
-        for row in triggers {
-            let (name, table): (String, String) = (row.get(0), row.get(1));
-            transaction
-                .batch_execute(&format!(
-                    "drop trigger {} on {table}",
-                    quote::identifier(&name)
-                ))
-                .await
-                .map_err(db)?;
-        }
+        // Takes the triggers on the application's tables along, whoever owns these tables.
         transaction
             .batch_execute("drop schema if exists changefeed cascade")
             .await

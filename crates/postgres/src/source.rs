@@ -9,15 +9,30 @@ use tokio_postgres::GenericClient;
 use crate::error::db;
 use crate::{PostgresStore, quote};
 
-/// A column of a primary key.
+/// A column of a table.
 #[derive(Debug, Clone)]
-pub(crate) struct KeyColumn {
+pub(crate) struct Column {
     pub(crate) name: String,
     /// The type as SQL, for casting a text back.
     pub(crate) type_sql: String,
+    /// The type beneath, if it is a domain; the same otherwise.
+    pub(crate) base_type: String,
+    /// Whether that is one of the server's own types.
+    builtin: bool,
 }
 
-impl KeyColumn {
+impl Column {
+    /// The column of a row as text. A cast of somebody's own type may be somebody's own function,
+    /// and triggers run with our rights; `format` uses the type's output function.
+    fn text(&self, alias: &str) -> String {
+        let name = quote::identifier(&self.name);
+        if self.builtin {
+            format!("{alias}.{name}::pg_catalog.text")
+        } else {
+            format!("pg_catalog.format('%s', {alias}.{name})")
+        }
+    }
+
     /// `alias."name" = (array ->> place)::type`
     fn equals(&self, alias: &str, array: &str, place: usize) -> String {
         format!(
@@ -37,9 +52,8 @@ pub(crate) struct Table {
     pub(crate) name: TableName,
     /// `r` table, `p` partitioned table, `v` view, …
     pub(crate) relkind: String,
-    pub(crate) key: Vec<KeyColumn>,
-    /// Column names and their types as SQL.
-    pub(crate) columns: Vec<(String, String)>,
+    pub(crate) key: Vec<Column>,
+    pub(crate) columns: Vec<Column>,
 }
 
 impl Table {
@@ -69,19 +83,17 @@ impl Table {
             .query(include_str!("sql/columns.sql"), &[&oid])
             .await
             .map_err(db)?;
-        let mut key: Vec<(i32, KeyColumn)> = columns
+        let column = |row: &tokio_postgres::Row| Column {
+            name: row.get(0),
+            type_sql: row.get(1),
+            base_type: row.get(3),
+            builtin: row.get(4),
+        };
+        let mut key: Vec<(i32, Column)> = columns
             .iter()
-            .filter_map(|c| {
-                let place: Option<i32> = c.get(2);
-                place.map(|p| {
-                    (
-                        p,
-                        KeyColumn {
-                            name: c.get(0),
-                            type_sql: c.get(1),
-                        },
-                    )
-                })
+            .filter_map(|row| {
+                row.get::<_, Option<i32>>(2)
+                    .map(|place| (place, column(row)))
             })
             .collect();
         key.sort_by_key(|(place, _)| *place);
@@ -91,21 +103,17 @@ impl Table {
             name,
             relkind: row.get(2),
             key: key.into_iter().map(|(_, column)| column).collect(),
-            columns: columns.iter().map(|c| (c.get(0), c.get(1))).collect(),
+            columns: columns.iter().map(column).collect(),
         }))
     }
 
-    /// The type of a column as SQL, or an error that names the columns there are.
-    pub(crate) fn column(&self, name: &str) -> Result<&str> {
-        self.columns
-            .iter()
-            .find(|(n, _)| n == name)
-            .map(|(_, t)| t.as_str())
-            .ok_or_else(|| {
-                let known: Vec<&str> = self.columns.iter().map(|(n, _)| n.as_str()).collect();
-                Error::not_found(format!("table {} has no column '{name}'", self.name))
-                    .advise(format!("its columns are {}", known.join(", ")))
-            })
+    /// A column, or an error that names the columns there are.
+    pub(crate) fn column(&self, name: &str) -> Result<&Column> {
+        self.columns.iter().find(|c| c.name == name).ok_or_else(|| {
+            let known: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
+            Error::not_found(format!("table {} has no column '{name}'", self.name))
+                .advise(format!("its columns are {}", known.join(", ")))
+        })
     }
 
     /// `alias.key = array`, for a JSON array of texts.
@@ -121,11 +129,7 @@ impl Table {
 
     /// The key of a row as a JSON array of texts.
     pub(crate) fn key_array(&self, alias: &str) -> String {
-        let parts: Vec<String> = self
-            .key
-            .iter()
-            .map(|c| format!("{alias}.{}::pg_catalog.text", quote::identifier(&c.name)))
-            .collect();
+        let parts: Vec<String> = self.key.iter().map(|c| c.text(alias)).collect();
         format!("pg_catalog.jsonb_build_array({})", parts.join(", "))
     }
 
@@ -139,14 +143,17 @@ impl Table {
         let Some(column) = column else {
             return Ok("0::pg_catalog.int2".to_owned());
         };
-        let form = match self.column(column)? {
-            "smallint" | "integer" | "bigint" => "int8",
-            _ => "text",
+        let column = self.column(column)?;
+        let value = match column.base_type.as_str() {
+            "smallint" | "integer" | "bigint" => {
+                format!(
+                    "{alias}.{}::pg_catalog.int8",
+                    quote::identifier(&column.name)
+                )
+            }
+            _ => column.text(alias),
         };
-        Ok(format!(
-            "changefeed.shard_of({alias}.{}::pg_catalog.{form}, {shards})",
-            quote::identifier(column)
-        ))
+        Ok(format!("changefeed.shard_of({value}, {shards})"))
     }
 }
 

@@ -15,7 +15,8 @@ impl PostgresStore {
         batch: usize,
     ) -> Result<Trimmed> {
         let mut client = self.client().await?;
-        let seconds = age.as_secs_f64();
+        // More than the server's intervals hold is as good as for ever.
+        let seconds = age.as_secs_f64().min(1e11);
         let mut left = i64::try_from(batch).unwrap_or(i64::MAX);
         let mut trimmed = Trimmed::default();
         for shard in &feed.shards {
@@ -52,6 +53,15 @@ impl PostgresStore {
                 )
                 .await
                 .map_err(db)?;
+            if row.get::<_, i64>(0) > 0 {
+                transaction
+                    .execute(
+                        "select changefeed.forget_numbered($1, $2)",
+                        &[&feed.id.0, &shard.shard.0],
+                    )
+                    .await
+                    .map_err(db)?;
+            }
             transaction.commit().await.map_err(db)?;
             let removed: i64 = row.get(0);
             trimmed.removed += u64::try_from(removed).unwrap_or(0);

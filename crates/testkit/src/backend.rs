@@ -60,6 +60,13 @@ pub trait Backend: Send + Sync {
 
     /// A connection of the application, if the database can be reached.
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError>;
+
+    /// Brings to an end what clients that were killed have left at the server, and says whether
+    /// nothing is at work any more. Where a client's death is noticed at once there is nothing
+    /// to do.
+    async fn at_rest(&self) -> bool {
+        true
+    }
 }
 
 /// A connection of an application that knows nothing of us but the SQL interface.

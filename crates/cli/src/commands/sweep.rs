@@ -36,7 +36,16 @@ fn print(totals: &SweepTotals, out: &mut Out) -> Result<()> {
         return out.object(totals);
     }
     out.line(format!(
-        "{} changes numbered in {} sweeps, lag at most {} ms",
-        totals.changes, totals.iterations, totals.lag_ms
+        "{} numbered in {}, lag at most {} ms",
+        counted(totals.changes, "change"),
+        counted(totals.iterations, "sweep"),
+        totals.lag_ms
     ))
+}
+
+fn counted(count: impl Into<i128>, what: &str) -> String {
+    match count.into() {
+        1 => format!("1 {what}"),
+        n => format!("{n} {what}s"),
+    }
 }

@@ -21,11 +21,11 @@ begin
         -- A column was renamed or dropped after this trigger was made. The application's write
         -- must not fail for that: find the key by the catalogue, and use shard 0.
         if tg_op operator(pg_catalog.<>) 'INSERT' then
-            old_key := changefeed.key_of(tg_relid, pg_catalog.to_jsonb(old));
+            execute changefeed.key_query(tg_relid) into old_key using old;
             old_shard := 0;
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
-            new_key := changefeed.key_of(tg_relid, pg_catalog.to_jsonb(new));
+            execute changefeed.key_query(tg_relid) into new_key using new;
             new_shard := 0;
         end if;
     end;

@@ -1,7 +1,20 @@
--- Columns in order, with their type as SQL and their place in the primary key.
+-- Columns in order, with their type as SQL, their place in the primary key, the type beneath a
+-- domain, and whether that is one of the server's own.
 select a.attname::text, format_type(a.atttypid, a.atttypmod),
-       array_position(x.indkey::smallint[], a.attnum)::integer
+       array_position(x.indkey::smallint[], a.attnum)::integer,
+       format_type(base.oid, null), base.typnamespace = 'pg_catalog'::regnamespace
 from pg_attribute a
+cross join lateral (
+    with recursive beneath as (
+        select t.oid, t.typtype, t.typbasetype, t.typnamespace
+        from pg_type t where t.oid = a.atttypid
+        union all
+        select t.oid, t.typtype, t.typbasetype, t.typnamespace
+        from beneath b join pg_type t on t.oid = b.typbasetype
+        where b.typtype = 'd'
+    )
+    select b.oid, b.typnamespace from beneath b where b.typtype <> 'd'
+) base
 left join pg_index x on x.indrelid = a.attrelid and x.indisprimary
 where a.attrelid = $1 and a.attnum > 0 and not a.attisdropped
 order by a.attnum

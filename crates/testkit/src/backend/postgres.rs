@@ -87,6 +87,26 @@ impl Backend for PostgresBackend {
         let session = PostgresSession::connect(self.database.url()).await?;
         Ok(Box::new(session))
     }
+
+    async fn at_rest(&self) -> bool {
+        let session = (self as &dyn Backend).session().await;
+        // Prepared by a client that lost its connection: in doubt until now.
+        let prepared = session
+            .query("select gid from pg_prepared_xacts where database = current_database()")
+            .await
+            .unwrap();
+        for gid in prepared.iter().filter_map(|row| row[0].as_deref()) {
+            session.run(&format!("commit prepared '{gid}'")).await;
+        }
+        let at_work = session
+            .number(
+                "select count(*) from pg_stat_activity where datname = current_database() \
+                 and pid <> pg_backend_pid() \
+                 and (state like 'idle in transaction%' or state = 'active' and query = 'commit')",
+            )
+            .await;
+        prepared.is_empty() && at_work == 0
+    }
 }
 
 /// A connection by the driver alone.

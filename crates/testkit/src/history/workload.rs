@@ -117,7 +117,6 @@ impl Workload {
         while let Some(outcome) = writers.join_next().await {
             outcome.unwrap();
         }
-        end_prepared(&*backend).await;
         stop.store(true, Ordering::Relaxed);
         while let Some(outcome) = sweepers.join_next().await {
             outcome.unwrap();
@@ -155,7 +154,7 @@ impl Workload {
                 settle(&*store, shard.sweep_group).await;
             }
             let states = store.shard_states(feed).await.unwrap();
-            let quiet = states.iter().all(|state| state.pending == 0) && idle(backend).await;
+            let quiet = states.iter().all(|state| state.pending == 0) && backend.at_rest().await;
             quiet.then_some(())
         })
         .await;
@@ -199,39 +198,6 @@ impl Workload {
             &violations[..violations.len().min(5)]
         );
         assert!(committed > 0 && rolled_back > 0, "the history is too tame");
-    }
-}
-
-/// Whether no session of a writer is still in a transaction.
-async fn idle(backend: &dyn Backend) -> bool {
-    if !backend.words().two_phase {
-        return true;
-    }
-    let session = backend.session().await;
-    session
-        .number(
-            "select count(*) from pg_stat_activity where datname = current_database() \
-             and pid <> pg_backend_pid() and state like 'idle in transaction%' \
-             or datname = current_database() and pid <> pg_backend_pid() \
-             and query = 'commit' and state = 'active'",
-        )
-        .await
-        == 0
-}
-
-/// Commits what a lost connection left prepared: it was in doubt, and now it is not.
-async fn end_prepared(backend: &dyn Backend) {
-    if !backend.words().two_phase {
-        return;
-    }
-    let session = backend.session().await;
-    let left = session
-        .query("select gid from pg_prepared_xacts where database = current_database()")
-        .await
-        .unwrap();
-    for row in left {
-        let gid = row[0].as_deref().unwrap();
-        session.run(&format!("commit prepared '{gid}'")).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! `changefeed feed list`
 
-use changefeed::{Changefeed, Result, Source};
+use changefeed::{Changefeed, Feed, Result, Source};
 
 use crate::output::Out;
 
@@ -16,7 +16,6 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
         .iter()
         .map(|feed| {
             let feed = feed.definition();
-            let shards: Vec<String> = feed.shards.iter().map(|s| s.shard.to_string()).collect();
             let source = match &feed.source {
                 Some(Source::Captured { table, .. }) => format!("captured from {table}"),
                 Some(Source::Joined {
@@ -36,11 +35,29 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
             vec![
                 feed.id.to_string(),
                 feed.name.to_string(),
-                shards.join(","),
+                shards(feed),
                 source,
                 feed.comment.clone().unwrap_or_default(),
             ]
         })
         .collect();
     out.table(&["ID", "NAME", "SHARDS", "ROWS", "COMMENT"], rows)
+}
+
+/// The shards of a feed, however many: `0..999` where they are dense, as many as fit otherwise.
+fn shards(feed: &Feed) -> String {
+    const FEW: usize = 8;
+    let numbers: Vec<i16> = feed.shards.iter().map(|s| s.shard.0).collect();
+    match numbers.as_slice() {
+        [first, .., last]
+            if numbers.len() > FEW && usize::from(last.abs_diff(*first)) + 1 == numbers.len() =>
+        {
+            format!("{first}..{last}")
+        }
+        numbers => {
+            let shown: Vec<String> = numbers.iter().take(FEW).map(ToString::to_string).collect();
+            let more = if numbers.len() > FEW { ",…" } else { "" };
+            format!("{}{more}", shown.join(","))
+        }
+    }
 }

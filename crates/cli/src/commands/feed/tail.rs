@@ -2,7 +2,7 @@
 
 use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
-use changefeed::{After, Changefeed, Result};
+use changefeed::{After, Changefeed, ConsumerName, Cursor, FeedHandle, Result, ShardId};
 
 use crate::args::TailFeed;
 use crate::output::Out;
@@ -22,10 +22,7 @@ pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Resul
     let mut changes = SelectAll::new();
     for shard in shards {
         let after = match &args.consumer {
-            Some(consumer) => feed
-                .consumer_cursor(consumer, shard)
-                .await?
-                .map_or(args.after, After::Cursor),
+            Some(consumer) => After::Cursor(resume(&feed, consumer, shard, args.after).await?),
             None => args.after,
         };
         changes.push(Box::pin(
@@ -42,4 +39,20 @@ pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Resul
         }
     }
     Ok(())
+}
+
+/// Where a consumer goes on. A new one is registered before it waits: otherwise what comes until
+/// its first change would be lost when it starts again, and could be trimmed.
+async fn resume(
+    feed: &FeedHandle,
+    consumer: &ConsumerName,
+    shard: ShardId,
+    after: After,
+) -> Result<Cursor> {
+    if let Some(cursor) = feed.consumer_cursor(consumer, shard).await? {
+        return Ok(cursor);
+    }
+    let cursor = feed.position(shard, after).await?;
+    feed.store_cursor(consumer, shard, cursor).await?;
+    Ok(cursor)
 }
