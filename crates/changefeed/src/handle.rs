@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Change, Consumer, ConsumerName, Cursor, Error, Feed, Incident, LeaseHolder, Migration,
-    NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store, SweepGroup, SweepReport,
-    TableName, Trimmed,
+    After, Backfill, Change, Consumer, ConsumerName, Cursor, Error, Feed, Incident, LeaseHolder,
+    Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store, SweepGroup,
+    SweepReport, TableName, Trimmed,
 };
 use changefeed_engine::{Follow, Sweeper, follow, long_poll};
 use futures_util::Stream;

@@ -13,7 +13,7 @@ use crate::{PostgresStore, quote, read};
 /// Checks that a table can be read as a ULID feed, and says why not.
 pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Result<()> {
     if !matches!(
-        table.column(shard_column)?,
+        table.column(shard_column)?.base_type.as_str(),
         "smallint" | "integer" | "bigint"
     ) {
         return Err(Error::invalid(format!(
@@ -27,7 +27,7 @@ pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Res
 /// How 16 bytes are written to and read from the ULID column, as SQL.
 fn ulid_form(table: &Table, column: &str) -> Result<(&'static str, String)> {
     let name = format!("changefeed_row.{}", quote::identifier(column));
-    match table.column(column)? {
+    match table.column(column)?.base_type.as_str() {
         "bytea" => Ok(("$2::bytea", name)),
         "uuid" => Ok((
             "encode($2::bytea, 'hex')::uuid",
