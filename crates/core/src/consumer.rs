@@ -55,6 +55,9 @@ pub struct Consumer {
     /// Milliseconds since the oldest of these got its number; 0 when there is none. Accurate to
     /// about a second.
     pub lag_ms: i64,
+    /// Whether what comes after the cursor was trimmed already: the consumer will get the error
+    /// "cursor expired".
+    pub expired: bool,
     /// Milliseconds since the cursor was last stored.
     pub idle_ms: i64,
 }

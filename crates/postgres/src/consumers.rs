@@ -73,6 +73,7 @@ impl ConsumerStore for PostgresStore {
                     lag_changes: row.get(4),
                     lag_ms: row.get(5),
                     idle_ms: row.get(6),
+                    expired: row.get(7),
                 })
             })
             .collect()

@@ -17,7 +17,8 @@ select c.name, f.name, c.shard, c.cursor,
                              and n.change_sequence_number > c.number)
                   order by p.change_sequence_number desc limit 1), 0),
        max(0, cast(coalesce(julianday('now') - julianday(c.updated_at), 0) * 86400000.0 as integer)),
-       u.time
+       u.time,
+       us.feed_id is null and c.number < d.trimmed
   from (select *, cast(cursor as integer) as number from changefeed_consumer) c
   join changefeed_feed f on f.feed_id = c.feed_id
   join changefeed_shard_def d on d.feed_id = c.feed_id and d.shard = c.shard

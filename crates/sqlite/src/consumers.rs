@@ -106,6 +106,7 @@ impl ConsumerStore for SqliteStore {
                     lag_changes,
                     lag_ms,
                     idle_ms: row.get(6).explained()?,
+                    expired: row.get(8).explained()?,
                 });
             }
             Ok(consumers)

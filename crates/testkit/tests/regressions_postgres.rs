@@ -287,3 +287,92 @@ fn a_large_open_transaction_does_not_slow_every_sweep() {
         assert_eq!(page.next, Cursor::Number(2_000_000_000_100_003));
     });
 }
+
+/// The owner of a captured table may have made a cast of their own type, which ran with our
+/// rights, and stored whatever it returned as the key.
+#[test]
+fn a_cast_of_the_tables_owner_does_not_run_with_our_rights() {
+    run(async {
+        let backend = fresh().await;
+        let store = backend.installed().await;
+        let admin = backend.session().await;
+        let role = role("cast");
+        admin
+            .run(&format!(
+                "drop role if exists {role}; create role {role}; \
+                 create schema mal authorization {role}; create table seen (who text); \
+                 grant insert on seen to {role}; set role {role}; \
+                 create type mal.e as enum ('a', 'b'); \
+                 create function mal.tx(v mal.e) returns text language plpgsql as \
+                 $$ begin insert into public.seen values (current_user); return 'a'; end $$; \
+                 create cast (mal.e as text) with function mal.tx(mal.e); \
+                 create table mal.t (id mal.e primary key); reset role"
+            ))
+            .await;
+        let table = TableName::qualified("mal", "t");
+        let feed = store
+            .create_feed(&captured("t", table, Some("id"), 2))
+            .await
+            .unwrap();
+        admin
+            .run(&format!(
+                "set role {role}; insert into mal.t values ('b'); \
+                 alter table mal.t rename id to renamed; insert into mal.t values ('a'); reset role"
+            ))
+            .await;
+        assert_eq!(admin.number("select count(*) from seen").await, 0);
+        settle(&*store, GROUP).await;
+        let (zero, one) = (ids(&*store, &feed, 0).await, ids(&*store, &feed, 1).await);
+        assert_eq!(zero.len() + one.len(), 2);
+        let keys = admin
+            .value("select string_agg(key->>0, ',' order by change_id) from changefeed.change_row")
+            .await;
+        assert_eq!(keys, "b,a");
+        admin
+            .run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
+
+/// A domain over an integer was hashed as text.
+#[test]
+fn a_domain_is_sharded_by_what_it_is_over() {
+    run(async {
+        let backend = fresh().await;
+        let store = backend.installed().await;
+        let admin = backend.session().await;
+        admin
+            .run(
+                "create domain cust as int; create domain big_cust as cust; \
+                 create table t (id int primary key, c big_cust)",
+            )
+            .await;
+        let feed = store
+            .create_feed(&captured("t", TableName::unqualified("t"), Some("c"), 4))
+            .await
+            .unwrap();
+        admin.run("insert into t values (1, 5)").await;
+        settle(&*store, GROUP).await;
+        assert_eq!(ids(&*store, &feed, 1).await.len(), 1);
+    });
+}
+
+/// Removing a shard that a trigger publishes to failed the application's writes.
+#[test]
+fn a_shard_that_a_trigger_publishes_to_cannot_be_removed() {
+    run(async {
+        let backend = fresh().await;
+        let store = backend.installed().await;
+        let admin = backend.session().await;
+        admin.run("create table t (id int primary key)").await;
+        let feed = store
+            .create_feed(&captured("t", TableName::unqualified("t"), None, 1))
+            .await
+            .unwrap();
+        let delete = format!("delete from changefeed.shard where feed_id = {}", feed.id);
+        assert!(admin.execute(&delete).await.is_err());
+        admin.run("insert into t values (1)").await;
+        store.drop_feed(&feed).await.unwrap();
+        admin.run("insert into t values (2)").await;
+    });
+}

@@ -57,7 +57,11 @@ pub(crate) fn table(consumers: &[changefeed::Consumer], out: &mut Out) -> Result
                 c.name.to_string(),
                 format!("{}/{}", c.feed, c.shard),
                 c.cursor.to_string(),
-                c.lag_changes.to_string(),
+                if c.expired {
+                    "expired".to_owned()
+                } else {
+                    c.lag_changes.to_string()
+                },
                 human_ms(c.lag_ms),
                 format!("{} ago", human_ms(c.idle_ms)),
             ]

@@ -12,7 +12,8 @@ select c.name::text, f.name::text, c.shard, c.cursor,
               and p.last_change_sequence_number > lag.number
             order by p.last_change_sequence_number, p.sweep_id
             limit 1), 0) end,
-       (extract(epoch from clock_timestamp() - c.updated_at) * 1000)::bigint
+       (extract(epoch from clock_timestamp() - c.updated_at) * 1000)::bigint,
+       coalesce(lag.number < d.trimmed_to, false)
 from changefeed.consumer c
 join changefeed.feed f on f.feed_id = c.feed_id
 join changefeed.shard_definition d on d.feed_id = c.feed_id and d.shard = c.shard

@@ -6,6 +6,7 @@ use changefeed_core::{Kind, UlidOptions};
 use changefeed_postgres::PostgresStore;
 use changefeed_postgres::tokio_postgres::IsolationLevel;
 use changefeed_testkit::backend::{Backend, Session};
+use changefeed_testkit::postgres::as_role;
 use changefeed_testkit::run;
 use changefeed_testkit::ulids::FEED;
 
@@ -364,5 +365,53 @@ fn a_database_without_our_schema_names_the_command() {
                 .is_some_and(|a| a.contains("changefeed migrate")),
             "{error:?}"
         );
+    });
+}
+
+/// What a role needs that writes through this library.
+#[test]
+fn a_role_with_the_documented_grants_can_write() {
+    run(async {
+        let scene = scene().await;
+        let role = format!("cf_ulid_rust_{:08x}", std::process::id());
+        scene
+            .admin
+            .run(&format!(
+                "drop role if exists {role}; create role {role} login password 'secret'; \
+                 grant insert on event to {role}; grant usage on schema changefeed to {role}; \
+                 grant select on changefeed.schema_version to {role}; \
+                 grant execute on function \
+                   changefeed.ulid_begin(uuid, integer, integer, timestamptz, integer), \
+                   changefeed.ulid_shard(uuid, integer), \
+                   changefeed.ulid_lock_session(uuid, integer, integer, integer), \
+                   changefeed.ulid_lock_key(uuid, integer, bigint), \
+                   changefeed.ulid_begin_locked(uuid, integer, bigint, integer, timestamptz), \
+                   changefeed.commit_ulid_transaction(), \
+                   changefeed.report_incident(uuid, integer, integer) to {role}"
+            ))
+            .await;
+        let store = PostgresStore::connect(&as_role(&scene.backend.url(), &role, "secret"))
+            .await
+            .unwrap();
+        for level in LEVELS {
+            let silent = scene.session().await;
+            silent
+                .execute(&format!(
+                    "begin; select changefeed.begin_ulid_transaction('{FEED}', 0, 60000)"
+                ))
+                .await
+                .unwrap();
+            let quick = patience(Duration::from_millis(100));
+            let mut transaction = store.begin_ulid_with(&quick, level).await.unwrap();
+            insert(&mut transaction, "x").await;
+            transaction.commit().await.unwrap();
+        }
+        assert_eq!(scene.notes().await.len(), 3);
+        assert_eq!(scene.incidents().await, 3);
+        drop(store);
+        scene
+            .admin
+            .run(&format!("drop owned by {role}; drop role {role}"))
+            .await;
     });
 }
