@@ -17,7 +17,7 @@ use output::Out;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    init_logging();
+    init_logging(&args.command);
     let mut out = Out::new(args.json);
     match run(args, &mut out).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -42,9 +42,14 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
 }
 
 /// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what.
-fn init_logging() {
+fn init_logging(command: &Command) {
+    let ours = match command {
+        // Its sweepers come and go by the dozen.
+        Command::Bench(_) => "warn",
+        _ => "info",
+    };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new("warn,changefeed=info,deadpool_postgres=off")
+        tracing_subscriber::EnvFilter::new(format!("warn,changefeed={ours},deadpool_postgres=off"))
     });
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()

@@ -56,10 +56,16 @@ fn on_every_database(case: impl AsyncFn(Arc<dyn Backend>)) {
 fn the_life_of_a_feed() {
     on_every_database(async |backend| {
         let url = backend.url();
-        assert_eq!(lines(&url, "migrate --json"), [json!({"from": 0, "to": changefeed::SCHEMA_VERSION})]);
+        assert_eq!(
+            lines(&url, "migrate --json"),
+            [json!({"from": 0, "to": changefeed::SCHEMA_VERSION})]
+        );
         assert_eq!(
             out(&url, "migrate"),
-            format!("changefeed schema {} is already there\n", changefeed::SCHEMA_VERSION)
+            format!(
+                "changefeed schema {} is already there\n",
+                changefeed::SCHEMA_VERSION
+            )
         );
         let session = backend.session().await;
         session
@@ -241,7 +247,10 @@ fn the_printed_migration_installs_the_same() {
             assert!(child.wait().unwrap().success(), "{url}");
             assert_eq!(
                 out(&url, "migrate"),
-                format!("changefeed schema {} is already there\n", changefeed::SCHEMA_VERSION)
+                format!(
+                    "changefeed schema {} is already there\n",
+                    changefeed::SCHEMA_VERSION
+                )
             );
             out(&url, "feed create x");
         }

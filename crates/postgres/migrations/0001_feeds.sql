@@ -108,16 +108,20 @@ create index ix_change_id on changefeed.numbered using brin (change_id) with (au
 
 -- The segment of a writer is chosen by its transaction id, 8192 transactions at a time, so that
 -- writers leave a segment by themselves and nobody has to tell them. See change_insert().
+-- Rows that are only ever inserted and then truncated need no vacuum for their sake.
 create table changefeed.inbox_0 (
     feed_id   smallint not null,
     shard     smallint not null,
     change_id bigint not null,
     -- The top-level transaction, not xmin, which may be a savepoint's.
     xid       xid8 not null
-);
-create table changefeed.inbox_1 (like changefeed.inbox_0);
-create table changefeed.inbox_2 (like changefeed.inbox_0);
-create table changefeed.inbox_3 (like changefeed.inbox_0);
+) with (autovacuum_vacuum_insert_threshold = -1);
+create table changefeed.inbox_1 (like changefeed.inbox_0)
+    with (autovacuum_vacuum_insert_threshold = -1);
+create table changefeed.inbox_2 (like changefeed.inbox_0)
+    with (autovacuum_vacuum_insert_threshold = -1);
+create table changefeed.inbox_3 (like changefeed.inbox_0)
+    with (autovacuum_vacuum_insert_threshold = -1);
 create index on changefeed.inbox_0 (feed_id, shard, xid);
 create index on changefeed.inbox_1 (feed_id, shard, xid);
 create index on changefeed.inbox_2 (feed_id, shard, xid);
