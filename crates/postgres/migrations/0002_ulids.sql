@@ -57,7 +57,20 @@ create sequence changefeed.sequence as bigint
 
 -- A row in here makes sure that a ULID transaction cannot be committed without its verification:
 -- see ulid_guard_check(). Unlogged: nothing in it outlives its transaction.
-create unlogged table changefeed.ulid_guard (feed_id uuid, shard_id integer);
+-- It also holds what the transaction began with. Only our functions write here, while the settings
+-- of a session are anybody's: they serve new_ulid(), and nothing else is believed of them.
+create unlogged table changefeed.ulid_guard (
+    feed_id     uuid not null,
+    shard_id    integer not null,
+    incidents   bigint not null,
+    timeout     integer not null,
+    time_ms     bigint not null,
+    before_high bytea,
+    before_low  bigint,
+    high        bytea not null,
+    low         bigint not null,
+    base        bigint not null
+);
 
 create function changefeed.ulid_misuse(message text) returns text
 language plpgsql as $$
@@ -66,16 +79,24 @@ begin
 end $$;
 
 create function changefeed.ulid_guard_check() returns trigger
-language plpgsql as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    if pg_catalog.current_setting('changefeed.ulid_state', true)
-       operator(pg_catalog.=) 'verified' then
-        return null;
+    -- commit_ulid_transaction() removes the row.
+    if exists (select from changefeed.ulid_guard g
+               where g.ctid = nullif(current_setting('changefeed.ulid_guard', true), '')::tid
+                 and g.base = new.base) then
+        raise exception 'changefeed: this transaction was not verified by commit_ulid_transaction()'
+            using errcode = 'CF004',
+                  hint = 'Call begin_ulid_transaction after BEGIN, and commit_ulid_transaction '
+                         'directly before COMMIT.';
     end if;
-    raise exception 'changefeed: this transaction was not verified by commit_ulid_transaction()'
-        using errcode = 'CF004',
-              hint = 'Call begin_ulid_transaction after BEGIN, and commit_ulid_transaction '
-                     'directly before COMMIT.';
+    -- A prepared transaction would keep the shard's lock and state for as long as it likes, with no
+    -- session that could be judged.
+    if current_query() ~* '(^|;)\s*prepare\s+transaction\s' then
+        raise exception 'changefeed: a ULID transaction cannot be prepared for a second phase'
+            using errcode = 'CF004';
+    end if;
+    return null;
 end $$;
 
 create constraint trigger ulid_guard_check after insert on changefeed.ulid_guard
@@ -142,6 +163,12 @@ declare
                                    and i.shard_id = report_incident.shard_id), 0);
     holder   record;
 begin
+    if report_incident.timeout is null or report_incident.timeout < 10 then
+        perform changefeed.ulid_misuse('timeout must be at least 10 ms');
+    end if;
+    -- A client that opens a transaction around this and is lost in it must not keep the row locked.
+    perform set_config('idle_in_transaction_session_timeout', report_incident.timeout::text, true),
+            set_config('tcp_user_timeout', report_incident.timeout::text, true);
     select h.* into holder from changefeed.ulid_holder(
         changefeed.ulid_lock_key(report_incident.feed_id, report_incident.shard_id, observed)) h;
     -- Somebody else was quicker, or the holder woke up and is gone.
@@ -181,9 +208,12 @@ declare
     stuck_since timestamptz;
 begin
     -- Before anything is waited for.
-    if current_setting('changefeed.ulid_state', true) in ('open', 'verified') then
+    if ulid_lock.feed_id is null or ulid_lock.shard_id is null then
+        perform changefeed.ulid_misuse('a ULID transaction needs a feed and a shard, not null');
+    end if;
+    if nullif(current_setting('changefeed.ulid_state', true), '') is not null then
         perform changefeed.ulid_misuse('a ULID transaction of '
-            || substring(current_setting('changefeed.ulid_context') from '^[^/]*/[^/]*')
+            || current_setting('changefeed.ulid_state')
             || ' is already open in this transaction; a transaction writes to one shard');
     end if;
     select coalesce(max(i.count), 0) into observed from changefeed.incident i
@@ -265,6 +295,7 @@ declare
     happens timestamptz(3) := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
     before changefeed.shard_ulid;
     random bytea;
+    base   bigint;
     guard  tid;
     clean_up constant bigint := least(timeout::bigint * 3, 2147483647);
 begin
@@ -289,17 +320,19 @@ begin
         high := before.ulid_high;
         low := before.ulid_low;
     end if;
-    insert into changefeed.ulid_guard (feed_id, shard_id)
-    values (ulid_enter.feed_id, ulid_enter.shard_id) returning ctid into guard;
-    perform set_config('changefeed.ulid_state', 'open', true),
-            -- Where we are and what commit_ulid_transaction() has to find unchanged. The time is a
-            -- number: the text of a time depends on settings, and not every text comes back.
-            set_config('changefeed.ulid_context', concat_ws('/', ulid_enter.feed_id,
-                ulid_enter.shard_id, incidents, timeout, guard, time_ms,
-                encode(before.ulid_high, 'hex'), before.ulid_low), true),
+    base := nextval('changefeed.sequence');
+    insert into changefeed.ulid_guard (feed_id, shard_id, incidents, timeout, time_ms,
+                                       before_high, before_low, high, low, base)
+    values (ulid_enter.feed_id, ulid_enter.shard_id, ulid_enter.incidents, ulid_enter.timeout,
+            ulid_enter.time_ms, before.ulid_high, before.ulid_low, ulid_enter.high,
+            ulid_enter.low + reserved, base)
+    returning ctid into guard;
+    perform set_config('changefeed.ulid_state',
+                       format('%s/%s', ulid_enter.feed_id, ulid_enter.shard_id), true),
+            set_config('changefeed.ulid_guard', guard::text, true),
             set_config('changefeed.ulid_high', encode(high, 'hex'), true),
             set_config('changefeed.ulid_low', (low + reserved)::text, true),
-            set_config('changefeed.ulid_base', nextval('changefeed.sequence')::text, true),
+            set_config('changefeed.ulid_base', base::text, true),
             -- Burning frees only our lock. The server itself ends a silent session, and with it its
             -- row locks, but later than others burn its lock, so that the incident is counted.
             set_config('idle_in_transaction_session_timeout', clean_up::text, true),
@@ -376,18 +409,25 @@ begin
     low := begun.low;
 end $$;
 
--- The ULID for the next value of changefeed.sequence. Plain SQL, so that the planner inlines it:
--- it runs once per row of an `insert … select`.
+-- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert … select`.
 create function changefeed.ulid_sequence(value bigint) returns bytea
-language sql volatile as $$
-    select pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high', true), 'hex')
-           || pg_catalog.int8send(
-               coalesce(nullif(pg_catalog.current_setting('changefeed.ulid_low', true), ''),
-                        changefeed.ulid_misuse(
-                            'there is no ULID transaction here; call begin_ulid_transaction after '
-                            'BEGIN'))::bigint
-               + (value - pg_catalog.current_setting('changefeed.ulid_base', true)::bigint))
-$$;
+language plpgsql volatile as $$
+declare
+    low  bigint := nullif(pg_catalog.current_setting('changefeed.ulid_low', true), '');
+    base bigint := nullif(pg_catalog.current_setting('changefeed.ulid_base', true), '');
+begin
+    if low is null then
+        perform changefeed.ulid_misuse(
+            'there is no ULID transaction here; call begin_ulid_transaction after BEGIN');
+    elsif value is null or value <= base or value > pg_catalog.currval('changefeed.sequence') then
+        -- Any other number would be a ULID behind or far ahead of its time.
+        perform changefeed.ulid_misuse(
+            'ulid_sequence takes nextval(''changefeed.sequence'') of this transaction, and nothing '
+            'else');
+    end if;
+    return pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high'), 'hex')
+           || pg_catalog.int8send(low + (value - base));
+end $$;
 
 create function changefeed.new_ulid() returns bytea
 language sql volatile as $$
@@ -400,62 +440,56 @@ $$;
 create function changefeed.commit_ulid_transaction() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    state    constant text := current_setting('changefeed.ulid_state', true);
-    context  constant text[] :=
-        string_to_array(current_setting('changefeed.ulid_context', true), '/');
-    feed     uuid;
-    shard    integer;
-    counted  bigint;
-    high     bytea;
-    low      bigint;
-    happens  timestamptz;
+    begun   changefeed.ulid_guard;
+    counted bigint;
+    low     bigint;
+    happens timestamptz;
 begin
-    if state = 'verified' then
-        perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
-    elsif state is distinct from 'open' then
+    -- Nobody sees a row of this table but the transaction that wrote it.
+    delete from changefeed.ulid_guard g
+    where g.ctid = nullif(current_setting('changefeed.ulid_guard', true), '')::tid
+    returning g.* into begun;
+    if not found then
+        if nullif(current_setting('changefeed.ulid_state', true), '') is not null then
+            perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
+        end if;
         perform changefeed.ulid_misuse(
             'there is no ULID transaction to commit; call begin_ulid_transaction after BEGIN');
     end if;
-    feed := context[1];
-    shard := context[2];
-    happens := timestamptz 'epoch' + context[6]::bigint * interval '1 millisecond';
     -- Locked, so that it is the newest number and stays so until we have committed.
     select i.count into counted from changefeed.incident i
-    where i.feed_id = feed and i.shard_id = shard for share;
-    if coalesce(counted, 0) <> context[3]::bigint then
+    where i.feed_id = begun.feed_id and i.shard_id = begun.shard_id for share;
+    if coalesce(counted, 0) <> begun.incidents then
         raise exception 'changefeed: this transaction of feed % shard % was silent for too long, and '
-                        'its lock was burned', feed, shard
+                        'its lock was burned', begun.feed_id, begun.shard_id
             using errcode = 'CF003', hint = 'Roll back and do it again.';
     end if;
     -- A number that was published must not be given again after a crash.
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    high := decode(current_setting('changefeed.ulid_high'), 'hex');
-    low := current_setting('changefeed.ulid_low')::bigint
-           + (nextval('changefeed.sequence') - current_setting('changefeed.ulid_base')::bigint);
-    if context[8] is null then
+    happens := timestamptz 'epoch' + begun.time_ms * interval '1 millisecond';
+    low := begun.low + (nextval('changefeed.sequence') - begun.base);
+    if begun.before_high is null then
         insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low)
-        values (feed, shard, happens, high, low)
+        values (begun.feed_id, begun.shard_id, happens, begun.high, low)
         on conflict do nothing;
     else
         update changefeed.shard_ulid s
-        set time = happens,
-            ulid_high = high, ulid_low = low
-        where s.feed_id = feed and s.shard_id = shard
-          and s.ulid_high = decode(context[7], 'hex') and s.ulid_low = context[8]::bigint;
+        set time = happens, ulid_high = begun.high, ulid_low = low
+        where s.feed_id = begun.feed_id and s.shard_id = begun.shard_id
+          and s.ulid_high = begun.before_high and s.ulid_low = begun.before_low;
     end if;
     if not found then
         raise exception 'changefeed: feed % shard % was moved by somebody else during this '
-                        'transaction', feed, shard
+                        'transaction', begun.feed_id, begun.shard_id
             using errcode = 'CF003', hint = 'Roll back and do it again.';
     end if;
-    delete from changefeed.ulid_guard g
-    where g.ctid = context[5]::tid;
-    perform set_config('changefeed.ulid_state', 'verified', true),
-            set_config('changefeed.ulid_low', '', true),
-            -- The state row is locked now: whoever does not commit at once is ended soon.
-            set_config('idle_in_transaction_session_timeout', context[4], true);
+    perform set_config('changefeed.ulid_low', '', true),
+            -- The state row is locked now: whoever does not commit at once is ended soon, but not
+            -- before others have seen the silence and can count it.
+            set_config('idle_in_transaction_session_timeout',
+                       least(begun.timeout::bigint + 200, 2147483647)::text, true);
 end $$;
 
 -- For symmetry with the other databases: a plain ROLLBACK frees everything here as well.
