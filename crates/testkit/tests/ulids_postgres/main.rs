@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, and its name says what it is about"
 )]
 
+mod attacks;
 mod client;
 mod history;
 mod lost_writers;
