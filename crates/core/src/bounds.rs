@@ -57,6 +57,25 @@ fn foreign(feed: &Feed, after: After) -> Error {
     .advise("this feed is ordered by numbers, not by ULIDs or time")
 }
 
+/// The ULID that a row of a feed holds.
+pub fn ulid_of_row(feed: &Feed, bytes: &[u8]) -> Result<Ulid> {
+    bytes.try_into().map(Ulid::from_bytes).map_err(|_| {
+        let table = feed
+            .source
+            .as_ref()
+            .map_or_else(String::new, |s| s.table().to_string());
+        Error::new(
+            Kind::Unsupported,
+            format!(
+                "a row of {table} behind feed '{}' holds {} bytes where a ULID has 16",
+                feed.name,
+                bytes.len()
+            ),
+        )
+        .advise("correct that row; a check on the column's length keeps such rows out")
+    })
+}
+
 /// Where a reader of a feed that is ordered by ULIDs begins, unless it begins at the end.
 pub fn begin_ulid(feed: &Feed, after: After) -> Result<Option<Ulid>> {
     Ok(match after {

@@ -22,7 +22,7 @@ mod ulid;
 mod ulid_transaction;
 mod wake;
 
-pub use bounds::{Bounds, begin_ulid};
+pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;

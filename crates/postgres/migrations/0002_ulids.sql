@@ -208,6 +208,16 @@ declare
     stuck_since timestamptz;
 begin
     -- Before anything is waited for.
+    if not in_session and current_setting('transaction_isolation') <> 'read committed' then
+        perform changefeed.ulid_misuse(
+            'begin_ulid_transaction needs the isolation level read committed: with '
+            || current_setting('transaction_isolation')
+            || ' the snapshot is older than the lock, and the shard''s state would be stale');
+    end if;
+    if ulid_lock.timeout is null or ulid_lock.timeout < 10
+       or ulid_lock.wait is null or ulid_lock.wait < 0 then
+        perform changefeed.ulid_misuse('timeout must be at least 10 ms, and wait not negative');
+    end if;
     if ulid_lock.feed_id is null or ulid_lock.shard_id is null then
         perform changefeed.ulid_misuse('a ULID transaction needs a feed and a shard, not null');
     end if;
@@ -348,15 +358,6 @@ create function changefeed.begin_ulid_transaction(
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    if current_setting('transaction_isolation') <> 'read committed' then
-        perform changefeed.ulid_misuse(
-            'begin_ulid_transaction needs the isolation level read committed: with '
-            || current_setting('transaction_isolation')
-            || ' the snapshot is older than the lock, and the shard''s state would be stale');
-    end if;
-    if timeout is null or timeout < 10 or wait is null or wait < 0 then
-        perform changefeed.ulid_misuse('timeout must be at least 10 ms, and wait not negative');
-    end if;
     perform changefeed.ulid_enter(feed_id, shard_id,
         changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint, 0);
 end $$;

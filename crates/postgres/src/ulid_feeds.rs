@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use changefeed_core::{
     After, Change, Cursor, Error, Feed, Incident, Page, Result, ShardId, ShardState, Source,
-    SweepGroup, Ulid, UlidStore, begin_ulid,
+    SweepGroup, Ulid, UlidStore, begin_ulid, ulid_of_row,
 };
 
 use crate::error::db;
@@ -89,7 +89,7 @@ impl PostgresStore {
             .iter()
             .map(|row| {
                 Ok(Change {
-                    cursor: Cursor::Ulid(ulid(row.get(0))?),
+                    cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0))?),
                     change_id: None,
                     content: read::content(row.get(1))?,
                 })
@@ -128,7 +128,7 @@ impl PostgresStore {
             .query_opt(&statement, &[&i32::from(shard.0)])
             .await
             .map_err(db)?;
-        row.map_or(Ok(Ulid::MIN), |row| ulid(row.get(0)))
+        row.map_or(Ok(Ulid::MIN), |row| ulid_of_row(feed, row.get(0)))
     }
 
     pub(crate) async fn ulid_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
@@ -163,15 +163,6 @@ impl PostgresStore {
         }
         Ok(states)
     }
-}
-
-fn ulid(bytes: &[u8]) -> Result<Ulid> {
-    bytes.try_into().map(Ulid::from_bytes).map_err(|_| {
-        Error::invalid(format!(
-            "a ULID column holds {} bytes instead of 16",
-            bytes.len()
-        ))
-    })
 }
 
 #[async_trait]

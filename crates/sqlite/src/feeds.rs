@@ -328,7 +328,7 @@ fn states(tx: &Connection, feed: &Feed) -> Result<Vec<ShardState>> {
     let mut states: Vec<ShardState> = states.collect::<rusqlite::Result<_>>().explained()?;
     if let Some(columns) = ulid_feeds::Columns::of(tx, feed)? {
         for state in &mut states {
-            columns.state(tx, state)?;
+            columns.state(tx, feed, state)?;
         }
     }
     Ok(states)

@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use changefeed_core::{
     After, Change, Content, Cursor, Error, Feed, Incident, Kind, Page, Result, ShardId, ShardState,
-    Source, Ulid, UlidStore, Uuid, begin_ulid,
+    Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -89,7 +89,7 @@ impl Columns {
         let Some(from) = begin_ulid(feed, after)? else {
             return Ok(Page {
                 changes: Vec::new(),
-                next: Cursor::Ulid(self.newest(tx, shard)?),
+                next: Cursor::Ulid(self.newest(tx, feed, shard)?),
             });
         };
         let sql = self.fill(include_str!("../sql/ulid_page.sql"));
@@ -104,7 +104,7 @@ impl Columns {
             let names = names.get_or_insert_with(|| read::column_names(row, FIXED));
             let bytes = row.get_ref(0).and_then(|v| Ok(v.as_blob()?)).explained()?;
             changes.push(Change {
-                cursor: Cursor::Ulid(ulid(bytes)?),
+                cursor: Cursor::Ulid(ulid_of_row(feed, bytes)?),
                 change_id: None,
                 content: Content::Row(value::to_json(row, names, FIXED)?),
             });
@@ -136,17 +136,17 @@ impl Columns {
     }
 
     /// The newest ULID that is committed in a shard.
-    fn newest(&self, tx: &Connection, shard: ShardId) -> Result<Ulid> {
+    fn newest(&self, tx: &Connection, feed: &Feed, shard: ShardId) -> Result<Ulid> {
         let found: Option<Vec<u8>> = tx
             .prepare_cached(&self.fill(include_str!("../sql/ulid_newest.sql")))
             .and_then(|mut s| s.query_row([shard.0], |row| row.get(0)).optional())
             .explained()?;
-        found.map_or(Ok(Ulid::MIN), |bytes| ulid(&bytes))
+        found.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, &bytes))
     }
 
     /// Puts what the rows tell into the state of a shard.
-    pub(crate) fn state(&self, tx: &Connection, state: &mut ShardState) -> Result<()> {
-        let newest = self.newest(tx, state.shard)?;
+    pub(crate) fn state(&self, tx: &Connection, feed: &Feed, state: &mut ShardState) -> Result<()> {
+        let newest = self.newest(tx, feed, state.shard)?;
         state.last = Cursor::Ulid(newest);
         // Without any, what is there already is the age of the shard.
         if newest != Ulid::MIN {
@@ -160,15 +160,6 @@ impl Columns {
         }
         Ok(())
     }
-}
-
-fn ulid(bytes: &[u8]) -> Result<Ulid> {
-    bytes.try_into().map(Ulid::from_bytes).map_err(|_| {
-        Error::invalid(format!(
-            "a ULID column holds {} bytes instead of 16",
-            bytes.len()
-        ))
-    })
 }
 
 #[async_trait]

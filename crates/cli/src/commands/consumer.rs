@@ -1,6 +1,6 @@
 //! `changefeed consumer`
 
-use changefeed::{After, Error, Result};
+use changefeed::{After, Cursor, Error, Result};
 
 use crate::args::Consumer;
 use crate::connect;
@@ -57,11 +57,7 @@ pub(crate) fn table(consumers: &[changefeed::Consumer], out: &mut Out) -> Result
                 c.name.to_string(),
                 format!("{}/{}", c.feed, c.shard),
                 c.cursor.to_string(),
-                if c.expired {
-                    "expired".to_owned()
-                } else {
-                    c.lag_changes.to_string()
-                },
+                behind(c),
                 human_ms(c.lag_ms),
                 format!("{} ago", human_ms(c.idle_ms)),
             ]
@@ -78,4 +74,13 @@ pub(crate) fn table(consumers: &[changefeed::Consumer], out: &mut Out) -> Result
         ],
         rows,
     )
+}
+
+/// How many changes a consumer has not read. Of ULIDs only the time is known.
+fn behind(consumer: &changefeed::Consumer) -> String {
+    match consumer.cursor {
+        _ if consumer.expired => "expired".to_owned(),
+        Cursor::Number(_) => consumer.lag_changes.to_string(),
+        _ => "-".to_owned(),
+    }
 }

@@ -1,6 +1,6 @@
 //! `changefeed status`
 
-use changefeed::{Result, ShardState};
+use changefeed::{Kind, Result, ShardState};
 use serde::Serialize;
 
 use crate::commands::consumer;
@@ -27,8 +27,17 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
     let mut shards = Vec::new();
     for feed in db.feeds().await? {
-        for state in feed.shard_states().await? {
-            shards.push((feed.name().to_owned(), feed.definition().id, state));
+        match feed.shard_states().await {
+            Ok(states) => shards.extend(
+                states
+                    .into_iter()
+                    .map(|state| (feed.name().to_owned(), feed.definition().id, state)),
+            ),
+            // One feed that is broken must not hide the others.
+            Err(error) if error.kind() != Kind::Unavailable => {
+                tracing::warn!(feed = feed.name(), %error, "the state of this feed cannot be read");
+            }
+            Err(error) => return Err(error),
         }
     }
     let consumers = db.consumers().await?;

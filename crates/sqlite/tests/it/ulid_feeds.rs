@@ -215,7 +215,7 @@ async fn what_cannot_be_a_ulid_feed_is_refused() {
     for (value, why) in [
         (format!("'{ulid}'"), "as text"),
         ("7".to_owned(), "as integer"),
-        ("x'ff'".to_owned(), "1 bytes instead of 16"),
+        ("x'ff'".to_owned(), "1 bytes where a ULID has 16"),
     ] {
         app.execute_batch(&format!(
             "delete from loose; insert into loose values (0, {value}), (0, null)"
