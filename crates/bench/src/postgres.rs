@@ -2,6 +2,7 @@
 
 mod history;
 mod publish;
+mod rate;
 mod read;
 mod scratch;
 mod session;

@@ -1,12 +1,12 @@
 //! Publishing: a row and its change in one statement, against the row alone.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use changefeed::Result;
 use changefeed::postgres::tokio_postgres::{self, Statement};
-use changefeed::{Error, Kind, Result};
-use tokio::task::JoinSet;
 
+use super::rate;
 use super::scratch::Scratch;
 use super::session::{Session, db};
 use crate::report::{Budget, Findings, Measure};
@@ -108,24 +108,8 @@ pub(super) async fn measure(
 
 /// Everybody writes for a while; transactions per second.
 async fn write(writers: &[Arc<Writer>], side: Side, length: Duration) -> Result<f64> {
-    let began = Instant::now();
-    let end = began + length;
-    let mut tasks = JoinSet::new();
-    for writer in writers {
-        let writer = writer.clone();
-        tasks.spawn(async move {
-            let mut transactions = 0_u64;
-            while Instant::now() < end {
-                writer.write(side).await?;
-                transactions += 1;
-            }
-            Ok::<_, Error>(transactions)
-        });
-    }
-    let mut transactions = 0_u64;
-    while let Some(ended) = tasks.join_next().await {
-        transactions += ended
-            .map_err(|e| Error::new(Kind::Database, "a writer was cut off").caused_by(e))??;
-    }
-    Ok(transactions as f64 / began.elapsed().as_secs_f64())
+    rate::transactions(writers, length, move |writer| async move {
+        writer.write(side).await
+    })
+    .await
 }

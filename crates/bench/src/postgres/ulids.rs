@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use changefeed::postgres::PostgresStore;
 use changefeed::postgres::tokio_postgres::Statement;
-use changefeed::{Error, Kind, Result, Ulid, UlidOptions, Uuid};
-use tokio::task::JoinSet;
+use changefeed::{Result, Ulid, UlidOptions, Uuid};
 
+use super::rate;
 use super::scratch::Scratch;
 use super::session::{Session, db};
 use crate::report::{Budget, Findings, Measure};
@@ -230,24 +230,8 @@ async fn timed(session: &Session, sql: &str) -> Result<Duration> {
 
 /// Everybody writes for a while; transactions per second.
 async fn write(writers: &[Arc<Writer>], side: Side, shards: u64, length: Duration) -> Result<f64> {
-    let began = Instant::now();
-    let end = began + length;
-    let mut tasks = JoinSet::new();
-    for writer in writers {
-        let writer = writer.clone();
-        tasks.spawn(async move {
-            let mut transactions = 0_u64;
-            while Instant::now() < end {
-                writer.write(side, shards).await?;
-                transactions += 1;
-            }
-            Ok::<_, Error>(transactions)
-        });
-    }
-    let mut transactions = 0_u64;
-    while let Some(ended) = tasks.join_next().await {
-        transactions += ended
-            .map_err(|e| Error::new(Kind::Database, "a writer was cut off").caused_by(e))??;
-    }
-    Ok(transactions as f64 / began.elapsed().as_secs_f64())
+    rate::transactions(writers, length, move |writer| async move {
+        writer.write(side, shards).await
+    })
+    .await
 }
