@@ -1,7 +1,7 @@
 //! Change feeds from SQL databases that lose, repeat and reorder nothing.
 //!
 //! ```no_run
-//! use changefeed::{After, NewFeed, ShardId, futures::StreamExt};
+//! use changefeed::{After, ShardId, futures::StreamExt};
 //!
 //! # async fn example() -> changefeed::Result<()> {
 //! let db = changefeed::connect("postgres://app@localhost/shop").await?;

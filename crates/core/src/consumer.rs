@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::name::check_name;
-use crate::{Cursor, Error, FeedName, Result, ShardId};
+use crate::{Cursor, Error, FeedName, Kind, Result, ShardId};
 
 /// A consumer's name: `[a-zA-Z0-9_-]+`, at most 100 characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -22,6 +22,15 @@ impl ConsumerName {
     /// Takes a name that the database already holds, whoever wrote it there.
     pub fn trusted(name: String) -> Self {
         ConsumerName(name)
+    }
+
+    /// What whoever wants to move this consumer is told when its cursor is not where it was.
+    pub fn moved(&self, shard: ShardId) -> Error {
+        Error::new(
+            Kind::Busy,
+            format!("consumer '{self}' of shard {shard} was moved by somebody else"),
+        )
+        .advise("roll back, and go on from the cursor that is stored now")
     }
 }
 

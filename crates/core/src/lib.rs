@@ -34,7 +34,7 @@ pub use feed::{
 };
 pub use lease::{Lease, LeaseHolder};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
-pub use pace::Pace;
+pub use pace::{Backoff, Pace};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{

@@ -45,6 +45,35 @@ impl Pace {
     }
 }
 
+/// The waiting after errors that may pass: twice as long each time, up to a limit.
+#[derive(Debug, Clone)]
+pub struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    const FROM: Duration = Duration::from_millis(50);
+    const UPTO: Duration = Duration::from_secs(2);
+
+    /// How long to wait after this failure.
+    pub fn failed(&mut self) -> Duration {
+        let wait = self.next;
+        self.next = (wait * 2).min(Self::UPTO);
+        wait
+    }
+
+    /// It worked: the next failure is the first again.
+    pub fn worked(&mut self) {
+        self.next = Self::FROM;
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Backoff { next: Self::FROM }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -65,6 +94,20 @@ mod tests {
         }
         assert_eq!(before, Duration::from_millis(40));
         assert_eq!(pace.busy(), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn failures_are_waited_for_longer_and_longer_until_one_try_works() {
+        let mut backoff = Backoff::default();
+        let waits: Vec<Duration> = (0..8).map(|_| backoff.failed()).collect();
+        assert!(
+            waits
+                .windows(2)
+                .all(|w| w[1] == (w[0] * 2).min(Backoff::UPTO))
+        );
+        assert_eq!(waits.last(), Some(&Backoff::UPTO));
+        backoff.worked();
+        assert_eq!(backoff.failed(), Backoff::FROM);
     }
 
     proptest! {

@@ -7,11 +7,6 @@ use uuid::Uuid;
 
 use crate::{Error, Result, Ulid, UlidState};
 
-/// ULIDs that a client counts by itself in one transaction. Those made by SQL in the same
-/// transaction come after them. With 2^62 to spend this leaves room for millions of transactions
-/// in one millisecond.
-const RESERVED: u64 = 1 << 36;
-
 /// What a ULID transaction is asked for.
 #[derive(Debug, Clone)]
 pub struct UlidOptions {
@@ -59,6 +54,11 @@ pub struct UlidCounter {
 }
 
 impl UlidCounter {
+    /// ULIDs that a client counts by itself in one transaction. Those made by SQL in the same
+    /// transaction come after them. With 2^62 to spend this leaves room for millions of
+    /// transactions in one millisecond.
+    pub const MAX: u64 = 1 << 36;
+
     /// A counter that begins here.
     pub fn new(begin: UlidState) -> Self {
         UlidCounter { begin, given: 0 }
@@ -74,9 +74,9 @@ impl UlidCounter {
         let first = self.given;
         let last = first
             .checked_add(count)
-            .filter(|n| *n <= RESERVED)
+            .filter(|n| *n <= Self::MAX)
             .ok_or_else(|| {
-                Error::invalid(format!("one transaction gives at most {RESERVED} ULIDs"))
+                Error::invalid(format!("one transaction gives at most {} ULIDs", Self::MAX))
             })?;
         self.given = last;
         let begin = self.begin;
@@ -115,7 +115,7 @@ mod tests {
         assert!(all.windows(2).all(|pair| pair[0] < pair[1]));
         assert_eq!(all[0], begin.nth(0));
         assert_eq!(counter.after().nth(0), begin.nth(1001));
-        assert!(counter.take(RESERVED).is_err());
+        assert!(counter.take(UlidCounter::MAX).is_err());
         assert_eq!(
             counter.take(1).unwrap().next(),
             Some(begin.nth(1001)),

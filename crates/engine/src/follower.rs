@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Change, Error, Feed, Page, Remedy, Result, ShardId, Store, Subscription,
+    After, Backoff, Change, Error, Feed, Page, Remedy, Result, ShardId, Store, Subscription,
 };
 use futures_util::stream::{self, Stream};
 use tokio::time::Instant;
@@ -13,9 +13,6 @@ use tokio::time::Instant;
 /// A waiter looks again after this time even if nobody woke it. Nothing relies on it; it bounds
 /// the harm of a bug.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
-/// Waits after an error that may pass.
-const RETRY_FROM: Duration = Duration::from_millis(50);
-const RETRY_UPTO: Duration = Duration::from_secs(2);
 
 /// Reads the next page; if there is nothing, waits up to `wait` for something to come.
 pub async fn long_poll(
@@ -70,7 +67,7 @@ pub fn follow(store: Arc<dyn Store>, what: Follow) -> impl Stream<Item = Result<
         what,
         subscription,
         ready: VecDeque::new(),
-        pause: RETRY_FROM,
+        backoff: Backoff::default(),
     };
     stream::unfold(Some(follower), |follower| async move {
         let mut follower = follower?;
@@ -86,7 +83,7 @@ struct Follower {
     what: Follow,
     subscription: Subscription,
     ready: VecDeque<Change>,
-    pause: Duration,
+    backoff: Backoff,
 }
 
 impl Follower {
@@ -104,7 +101,7 @@ impl Follower {
             } = &self.what;
             match self.store.read(feed, *shard, *after, *page).await {
                 Ok(page) => {
-                    self.pause = RETRY_FROM;
+                    self.backoff.worked();
                     if !(page.changes.is_empty() && self.what.after == After::First) {
                         self.what.after = After::Cursor(page.next);
                     }
@@ -125,8 +122,7 @@ impl Follower {
             return Err(error);
         }
         tracing::warn!(%error, feed = %self.what.feed.name, "reading failed; trying again");
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(RETRY_UPTO);
+        tokio::time::sleep(self.backoff.failed()).await;
         Ok(())
     }
 }

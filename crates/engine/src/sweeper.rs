@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Error, Lease, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
+    Backoff, Error, Lease, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -21,9 +21,6 @@ const STANDBY: Duration = Duration::from_millis(200);
 /// Waits between two sweeps, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(40);
-/// Waits after an error that may pass.
-const RETRY_FROM: Duration = Duration::from_millis(50);
-const RETRY_UPTO: Duration = Duration::from_secs(2);
 
 /// What a sweeper has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -74,12 +71,12 @@ impl Sweeper {
         shutdown: CancellationToken,
     ) -> Result<SweepTotals> {
         let mut pace = Pace::new(SHORTEST, LONGEST);
-        let mut retry = RETRY_FROM;
+        let mut backoff = Backoff::default();
         let ended = loop {
             // An await inside `turn` is never cut off: a sweep that was sent is waited for.
             let wait = match self.turn().await {
                 Ok(Turn::Swept(report)) => {
-                    retry = RETRY_FROM;
+                    backoff.worked();
                     if report.shards.is_empty() {
                         pace.idle()
                     } else {
@@ -89,10 +86,8 @@ impl Sweeper {
                 }
                 Ok(Turn::StandBy) => STANDBY,
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
-                    let wait = retry;
-                    retry = (retry * 2).min(RETRY_UPTO);
                     tracing::warn!(group = %self.group, error = %describe(&error), "sweep failed; trying again");
-                    wait
+                    backoff.failed()
                 }
                 Err(error) => break Err(error),
             };

@@ -2,8 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Kind, Result,
-    ShardId,
+    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
@@ -15,7 +14,7 @@ use crate::error::db;
 /// effects of what was read commit together or not at all: exactly-once effects.
 ///
 /// `from` is the cursor the consumer started from, `None` the first time. If somebody else has
-/// moved it meanwhile this fails with [`Kind::Busy`], and the transaction must be rolled back.
+/// moved it meanwhile this fails with [`Kind::Busy`](changefeed_core::Kind::Busy), and the transaction must be rolled back.
 pub async fn advance_consumer(
     transaction: &impl GenericClient,
     name: &ConsumerName,
@@ -48,11 +47,7 @@ pub async fn advance_consumer(
     if moved.map_err(db)? == 1 {
         return Ok(());
     }
-    Err(Error::new(
-        Kind::Busy,
-        format!("consumer '{name}' of shard {shard} was moved by somebody else"),
-    )
-    .advise("roll back, and go on from the cursor that is stored now"))
+    Err(name.moved(shard))
 }
 
 #[async_trait]
