@@ -9,7 +9,9 @@ mod change;
 mod consumer;
 mod crash;
 mod cursor;
+mod delivery;
 mod error;
+mod event;
 mod feed;
 mod lease;
 mod name;
@@ -18,6 +20,7 @@ mod schema;
 mod shard_by;
 mod store;
 mod table;
+mod trigger;
 mod ulid;
 mod ulid_transaction;
 mod wake;
@@ -27,7 +30,13 @@ pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
+pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
 pub use error::{Error, Kind, Remedy, Result};
+pub use event::{
+    Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finding,
+    Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, Severity,
+    TriggerState, Wanted,
+};
 pub use feed::{
     Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
     Trimmed,
@@ -38,10 +47,14 @@ pub use pace::{Backoff, Pace};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
-    ConsumerStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore, SweptShard,
-    UlidStore, WakeStore,
+    ConsumerStore, EventStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore,
+    SweptShard, TriggerStore, UlidStore, WakeStore,
 };
 pub use table::{Fold, TableName};
+pub use trigger::{
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, OrderBy, Setting,
+    TriggerDefinition, TriggerId, TriggerName, Updates,
+};
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
