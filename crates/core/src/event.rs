@@ -1,5 +1,6 @@
 //! Events: what an event trigger has captured, and what became of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 use std::time::SystemTime;
@@ -141,6 +142,34 @@ pub struct Event {
     pub trace_context: Option<Box<RawValue>>,
     /// When it was captured, in RFC 3339.
     pub created_at: String,
+}
+
+/// What a writer said about itself, as JSON: as it is if it is JSON, and otherwise as a JSON
+/// string, because a writer can set it to anything.
+pub fn session_json(text: &str) -> Option<Box<RawValue>> {
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    RawValue::from_string(text.to_owned())
+        .or_else(|_| serde_json::value::to_raw_value(text))
+        .ok()
+}
+
+/// The trace that a writer named, as an object: it may have given that, or only a `traceparent`.
+pub fn trace_json(text: &str) -> Option<Box<RawValue>> {
+    let text = text.trim();
+    if text.starts_with('{')
+        && let Ok(object) = RawValue::from_string(text.to_owned())
+    {
+        return Some(object);
+    }
+    // Somebody may have quoted it.
+    let bare = text.trim_matches('"');
+    if bare.is_empty() {
+        return None;
+    }
+    serde_json::value::to_raw_value(&BTreeMap::from([("traceparent", bare)])).ok()
 }
 
 /// What became of an event.
@@ -420,6 +449,26 @@ mod tests {
         let id = EventId::new(1_000_000_000_000_000, EventSalt::new(0x0123_4567_89ab_cdef));
         assert_eq!(id.to_string(), "0038d7ea-4c68-8000-8123-456789abcdef");
         assert_eq!(id.0.get_version_num(), 8);
+    }
+
+    #[test]
+    fn whatever_a_writer_has_set_becomes_json() {
+        let text = |json: Option<Box<RawValue>>| json.map(|j| j.get().to_owned());
+        assert_eq!(text(session_json(" ")), None);
+        assert_eq!(
+            text(session_json(" {\"x\": 1} ")).as_deref(),
+            Some("{\"x\": 1}")
+        );
+        assert_eq!(text(session_json("{oops")).as_deref(), Some("\"{oops\""));
+        assert_eq!(
+            text(trace_json("00-a-b-01")).as_deref(),
+            Some("{\"traceparent\":\"00-a-b-01\"}")
+        );
+        assert_eq!(
+            text(trace_json("{\"traceparent\":\"x\"}")).as_deref(),
+            Some("{\"traceparent\":\"x\"}")
+        );
+        assert_eq!(text(trace_json("")), None);
     }
 
     proptest! {

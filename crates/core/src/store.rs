@@ -221,8 +221,13 @@ pub trait EventStore: Send + Sync {
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>>;
 
     /// Writes down attempts and what follows from them, all in one statement. Returns those that
-    /// came too late: their attempts are in the log, but decided nothing.
+    /// came too late: their attempts are in the log, but decided nothing. Safe to repeat when
+    /// nobody knows whether it was done: an attempt is a row of its own once, by the generation
+    /// under which it was made, and one that was thought cut off becomes what it really was.
     async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>>;
+
+    /// Gives events back that were claimed but not attempted; the attempt is not counted.
+    async fn release_events(&self, held: &[EventClaim]) -> Result<()>;
 
     /// Events of the log, newest first.
     async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>>;

@@ -15,9 +15,25 @@ pub(crate) fn table(table: &TableName) -> String {
     }
 }
 
+/// A text. A backslash means the same whatever the session that reads it has set.
+pub(crate) fn literal(text: &str) -> String {
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') {
+        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_cannot_break_out() {
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\' or 1"), "E'a\\\\'' or 1'");
+    }
 
     #[test]
     fn names_cannot_break_out() {
