@@ -2,6 +2,7 @@
 //! when told. Nothing here knows which database it works on.
 
 mod follower;
+pub mod sinks;
 mod sweeper;
 
 pub use follower::{Follow, follow, long_poll};

@@ -1,0 +1,3 @@
+//! Where events go.
+
+pub mod webhook;
