@@ -7,6 +7,8 @@ use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use rustls::pki_types::InvalidDnsNameError;
+
 /// Why no connection was made, where we are the ones who know.
 #[derive(Debug)]
 pub(super) enum NoConnection {
@@ -43,12 +45,17 @@ impl StdError for NoConnection {}
 pub(super) fn sentence(error: &(dyn StdError + 'static), host: &str) -> String {
     let mut last = error;
     let mut next = Some(error);
+    // What the kind of an error says, should nothing below it say more.
+    let mut kind = None;
     while let Some(error) = next {
         if let Some(own) = error.downcast_ref::<NoConnection>() {
             return format!("no connection to {host}: {own}");
         }
         if let Some(tls) = error.downcast_ref::<rustls::Error>() {
             return format!("TLS with {host} failed: {tls}");
+        }
+        if error.is::<InvalidDnsNameError>() {
+            return format!("TLS with {host} failed: this is no name that a certificate can have");
         }
         if let Some(http) = error.downcast_ref::<hyper::Error>() {
             if http.is_parse() {
@@ -58,21 +65,20 @@ pub(super) fn sentence(error: &(dyn StdError + 'static), host: &str) -> String {
                 return format!("{host} closed the connection before its answer was complete");
             }
         }
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            // `source` of such an error skips the one that it wraps.
-            if let Some(wrapped) = io.get_ref() {
-                last = error;
-                next = Some(wrapped);
-                continue;
-            }
-            if let Some(sentence) = by_kind(io.kind(), host) {
-                return sentence;
-            }
-        }
         last = error;
-        next = error.source();
+        next = match error.downcast_ref::<io::Error>() {
+            Some(io) => {
+                kind = by_kind(io.kind(), host).or(kind);
+                // `source` of such an error skips the one that it wraps.
+                match io.get_ref() {
+                    Some(wrapped) => Some(wrapped),
+                    None => io.source(),
+                }
+            }
+            None => error.source(),
+        };
     }
-    format!("the request to {host} failed: {last}")
+    kind.unwrap_or_else(|| format!("the request to {host} failed: {last}"))
 }
 
 fn by_kind(kind: io::ErrorKind, host: &str) -> Option<String> {

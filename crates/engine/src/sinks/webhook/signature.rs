@@ -6,9 +6,17 @@
 use std::fmt;
 
 use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::general_purpose::{GeneralPurpose, STANDARD};
+use base64::engine::{DecodePaddingMode, GeneralPurposeConfig};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+
+/// Secrets are often copied without the `=` at their end; other libraries take them, too.
+const LENIENT: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 
 /// The keys that requests are signed with: one, or two while they are exchanged.
 #[derive(Clone)]
@@ -76,7 +84,7 @@ fn key(secret: &str) -> Result<Hmac<Sha256>, NotASecret> {
         .trim()
         .strip_prefix("whsec_")
         .ok_or(NotASecret::Prefix)?;
-    let bytes = STANDARD.decode(encoded).map_err(|_| NotASecret::Base64)?;
+    let bytes = LENIENT.decode(encoded).map_err(|_| NotASecret::Base64)?;
     if !(24..=64).contains(&bytes.len()) {
         return Err(NotASecret::Length(bytes.len()));
     }
@@ -119,6 +127,8 @@ mod tests {
         assert_eq!(spoilt("whsec_AAAA"), (1, NotASecret::Length(3)));
         let long = format!("whsec_{}", STANDARD.encode([0; 65]));
         assert_eq!(spoilt(&long), (1, NotASecret::Length(65)));
+        let unpadded = STANDARD.encode([0; 25]).replace('=', "");
+        assert!(Signer::new(&[format!("whsec_{unpadded}")]).is_ok());
         assert!(Signer::new(&[""; 0]).unwrap().is_none());
     }
 }
