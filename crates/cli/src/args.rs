@@ -1,11 +1,17 @@
 //! The command line, as written.
 
+mod events;
+
 use std::time::Duration;
 
 use changefeed::{
     After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup, Uuid,
 };
 use clap::{Parser, Subcommand};
+
+pub(crate) use events::{
+    Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
+};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
 #[derive(Debug, Parser)]
@@ -61,8 +67,18 @@ pub(crate) enum Command {
     Consumer(Consumer),
     /// Give numbers to committed changes, until stopped
     Sweep(Sweep),
-    /// Show feeds, consumers and sweepers
+    /// Deliver events to webhooks, until stopped
+    Deliver(Deliver),
+    /// Create and tend event triggers
+    #[command(subcommand)]
+    Trigger(Trigger),
+    /// Look at captured events, and deliver them again
+    #[command(subcommand)]
+    Event(Event),
+    /// Show feeds, consumers, sweepers and event triggers
     Status,
+    /// Look for what keeps changes from being captured or delivered
+    Doctor,
     /// Measure changefeed against the bare database
     #[command(subcommand)]
     Bench(Bench),
@@ -81,6 +97,8 @@ pub(crate) struct Serve {
     /// How long the demo runs; until stopped unless given
     #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
     pub(crate) duration: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) deliver: Deliver,
 }
 
 #[derive(Debug, clap::Args)]

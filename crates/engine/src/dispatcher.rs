@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Answer, Attempt, Backoff, Delivery, Error, EventTrigger, Finished, LeasedEvent, MAX_CUT_OFF,
-    Outcome, Pace, Remedy, Result, Severity, Store, TriggerId, Verdict, Wanted, crash_point,
+    Backoff, Delivery, Error, EventTrigger, Finished, LeasedEvent, MAX_CUT_OFF, Pace, Remedy,
+    Result, Severity, Store, TriggerId, Verdict, Wanted, crash_point,
 };
 use futures_util::FutureExt;
 use holds::Holds;
@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::describe;
+use crate::sinks::Sent;
 
 /// Where events go.
 #[async_trait]
@@ -39,15 +40,6 @@ pub trait Deliverer: Send + Sync + 'static {
 
     /// Delivers one event, once. Returns within the trigger's timeout.
     async fn deliver(&self, trigger: &EventTrigger, event: &LeasedEvent) -> Sent;
-}
-
-/// An attempt that is over.
-#[derive(Debug, Clone)]
-pub struct Sent {
-    /// What the log keeps.
-    pub attempt: Attempt,
-    /// What the verdict depends on.
-    pub answer: Answer,
 }
 
 /// How a dispatcher works.
@@ -371,7 +363,7 @@ impl Flights {
             let sent = tokio::select! {
                 biased;
                 sent = deliver(&*deliverer, &trigger, &event) => sent,
-                () = cut_off.cancelled() => Sent::cut_off(&event),
+                () = cut_off.cancelled() => Sent::cut_off(event.attempt),
             };
             crash_point("deliver.sent");
             let verdict = if event.cut_off > MAX_CUT_OFF {
@@ -398,7 +390,7 @@ impl Flights {
 async fn deliver(deliverer: &dyn Deliverer, trigger: &EventTrigger, event: &LeasedEvent) -> Sent {
     if event.cut_off > MAX_CUT_OFF {
         return Sent::failed(
-            event,
+            event.attempt,
             format!(
                 "given up: {} attempts were cut off, so the event itself is suspected",
                 event.cut_off
@@ -411,50 +403,7 @@ async fn deliver(deliverer: &dyn Deliverer, trigger: &EventTrigger, event: &Leas
         .await
     {
         Ok(sent) => sent,
-        Err(_) => Sent::failed(event, "the handler panicked".to_owned()),
-    }
-}
-
-impl Sent {
-    /// An attempt that failed without an answer.
-    pub fn failed(event: &LeasedEvent, error: String) -> Self {
-        Sent {
-            attempt: attempt(event, Outcome::Failure, Some(error)),
-            answer: Answer::None,
-        }
-    }
-
-    /// An attempt of a handler in this process that worked.
-    pub fn handled(event: &LeasedEvent, took: Duration) -> Self {
-        let mut attempt = attempt(event, Outcome::Success, None);
-        attempt.duration_ms = i64::try_from(took.as_millis()).unwrap_or(i64::MAX);
-        Sent {
-            attempt,
-            answer: Answer::Status {
-                status: 200,
-                retry_after: None,
-            },
-        }
-    }
-
-    fn cut_off(event: &LeasedEvent) -> Self {
-        let error = "this instance was stopped before the outcome was known".to_owned();
-        Sent {
-            attempt: attempt(event, Outcome::Unknown, Some(error)),
-            answer: Answer::CutOff,
-        }
-    }
-}
-
-fn attempt(event: &LeasedEvent, outcome: Outcome, error: Option<String>) -> Attempt {
-    Attempt {
-        number: event.attempt,
-        outcome,
-        status: None,
-        request: None,
-        response: None,
-        error,
-        duration_ms: 0,
+        Err(_) => Sent::failed(event.attempt, "the handler panicked".to_owned()),
     }
 }
 

@@ -4,10 +4,11 @@
 mod dispatcher;
 mod follower;
 mod janitor;
+pub mod sinks;
 mod sweeper;
 
 use changefeed_core::Error;
-pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher, Sent};
+pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
 pub use follower::{Follow, follow, long_poll};
 pub use janitor::run_janitor;
 pub use sweeper::{SweepTotals, Sweeper};

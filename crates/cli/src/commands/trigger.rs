@@ -2,7 +2,9 @@
 
 mod create;
 
-use changefeed::{Backfill, Changefeed, Error, EventTrigger, Result, Setting, Updates};
+use changefeed::{
+    Backfill, Changefeed, Error, EventTrigger, Result, Setting, Updates, without_secrets,
+};
 
 use crate::args::Trigger;
 use crate::connect;
@@ -16,7 +18,9 @@ pub(crate) async fn run(database: &str, args: Trigger, out: &mut Out) -> Result<
         Trigger::Show { name } => show(&db, name.as_str(), out).await,
         Trigger::Pause { name, reason } => {
             db.trigger(name.as_str()).await?.pause(&reason).await?;
-            out.say(format!("trigger {name} is paused; changes are captured all the same"))
+            out.say(format!(
+                "trigger {name} is paused; changes are captured all the same"
+            ))
         }
         Trigger::Resume { name } => {
             db.trigger(name.as_str()).await?.resume().await?;
@@ -42,7 +46,7 @@ async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
     let triggers = db.triggers().await?;
     if out.is_json() {
         for trigger in triggers {
-            out.object(trigger.definition())?;
+            out.object(&shown(trigger.definition()))?;
         }
         return Ok(());
     }
@@ -54,10 +58,8 @@ async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
     let rows = triggers
         .iter()
         .map(|trigger| {
-            let trigger = trigger.definition();
-            let state = states
-                .iter()
-                .find(|s| s.trigger == trigger.definition.name);
+            let trigger = &shown(trigger.definition());
+            let state = states.iter().find(|s| s.trigger == trigger.definition.name);
             let count = |n: Option<i64>| n.map_or_else(String::new, |n| n.to_string());
             vec![
                 trigger.definition.name.to_string(),
@@ -77,6 +79,13 @@ async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
         &["TRIGGER", "TABLE", "ON", "TO", "PENDING", "DEAD", ""],
         rows,
     )
+}
+
+/// A trigger as people may see it.
+fn shown(trigger: &EventTrigger) -> EventTrigger {
+    let mut shown = trigger.clone();
+    shown.definition.delivery = without_secrets(&trigger.definition.delivery);
+    shown
 }
 
 fn operations(trigger: &EventTrigger) -> String {
@@ -101,7 +110,7 @@ fn operations(trigger: &EventTrigger) -> String {
 
 fn target(trigger: &EventTrigger) -> String {
     match &trigger.definition.delivery.webhook {
-        Some(Setting::Value(url)) => changefeed::shown_url(url),
+        Some(Setting::Value(url)) => url.clone(),
         Some(Setting::FromEnv(variable)) => format!("${variable}"),
         None => "a handler of the library".to_owned(),
     }
@@ -109,7 +118,7 @@ fn target(trigger: &EventTrigger) -> String {
 
 async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
     let handle = db.trigger(name).await?;
-    let trigger = handle.definition();
+    let trigger = &shown(handle.definition());
     if out.is_json() {
         return out.object(trigger);
     }
@@ -140,7 +149,7 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
     }
     for header in &delivery.headers {
         let value = match &header.value {
-            Setting::Value(value) => changefeed::shown_header(&header.name, value),
+            Setting::Value(value) => value.clone(),
             Setting::FromEnv(variable) => format!("${variable}"),
         };
         rows.push(("header", format!("{}: {value}", header.name)));

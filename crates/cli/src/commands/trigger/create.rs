@@ -5,7 +5,7 @@ use changefeed::{
     Setting, TriggerDefinition, Updates,
 };
 
-use super::operations;
+use super::{operations, shown};
 use crate::args::CreateTrigger;
 use crate::output::Out;
 
@@ -16,7 +16,7 @@ pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> 
     if paused {
         trigger.pause("created with --paused").await?;
     }
-    let trigger = trigger.definition();
+    let trigger = &shown(trigger.definition());
     if out.is_json() {
         return out.object(trigger);
     }
