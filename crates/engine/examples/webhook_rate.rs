@@ -100,7 +100,16 @@ fn main() {
             secrets_from_env: vec!["SECRET".to_owned()],
             ..plain.clone()
         };
-        println!("concurrency {concurrency}");
+        let recorder = Receiver::start().await.unwrap();
+        let target = Delivery {
+            webhook: Some(Setting::Value(recorder.url("/"))),
+            ..Delivery::default()
+        };
+        let target = Target::prepare(&"orders".parse().unwrap(), &target, &|_| None).unwrap();
+        let client = WebhookClient::new(WebhookOptions::default()).unwrap();
+        client.send(&target, &event()).await;
+        let length = recorder.requests()[0].body.len();
+        println!("concurrency {concurrency}, bodies of {length} bytes");
         measure("plain", plain, concurrency, time).await;
         measure("signed", signed, concurrency, time).await;
         println!("{:?}", receiver.seen());

@@ -98,6 +98,11 @@ async fn answers_are_written_as_told() {
         "HTTP/1.1 201 \r\ncontent-length: 4\r\nx: y\r\n\r\nbody"
     );
     assert!(!answer(Reply::Garbage).await.starts_with("HTTP"));
+    assert!(
+        answer(Reply::AcceptAndClose)
+            .await
+            .starts_with("HTTP/1.1 200")
+    );
     assert_eq!(answer(Reply::DropAfterReading).await, "");
     assert!(
         answer(Reply::BreakOffInBody)
