@@ -213,6 +213,10 @@ impl Connection {
     async fn answer(&mut self, reply: Reply) -> io::Result<Then> {
         match reply {
             Reply::Accept => return self.accept().await,
+            Reply::AcceptAndClose => {
+                self.accept().await?;
+                return Ok(Then::Close);
+            }
             Reply::AcceptAfter(pause) => {
                 if self.is_left_alone_for(pause).await {
                     return self.accept().await;

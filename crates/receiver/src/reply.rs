@@ -9,6 +9,9 @@ use bytes::Bytes;
 pub enum Reply {
     /// 200 with an empty body.
     Accept,
+    /// 200, and then the connection is closed, which the answer did not announce: what a server
+    /// does with connections that nobody uses.
+    AcceptAndClose,
     /// 200, but only after a while.
     AcceptAfter(Duration),
     /// This status, with an empty body.

@@ -25,9 +25,13 @@ fn assert_broken(sent: &Sent, because: &str) {
 }
 
 async fn send(reply: Reply) -> (Receiver, Sent) {
+    send_within(Duration::from_secs(20), reply).await
+}
+
+async fn send_within(timeout: Duration, reply: Reply) -> (Receiver, Sent) {
     let receiver = Receiver::start().await.unwrap();
     receiver.next([reply]);
-    let target = impatient(&receiver.url("/hook?x=1"), SHORT);
+    let target = impatient(&receiver.url("/hook?x=1"), timeout);
     let sent = client().send(&target, &event()).await;
     (receiver, sent)
 }
@@ -108,7 +112,7 @@ async fn redirects_are_failures_and_not_followed() {
 
 #[tokio::test]
 async fn a_receiver_that_hangs_is_left_after_the_timeout() {
-    let (receiver, sent) = send(Reply::Hang).await;
+    let (receiver, sent) = send_within(SHORT, Reply::Hang).await;
     assert_broken(&sent, "no answer from 127.0.0.1:");
     assert!(error(&sent).ends_with("within 300ms"));
     assert_eq!(sent.attempt.status, None);
@@ -122,11 +126,11 @@ async fn a_receiver_that_hangs_is_left_after_the_timeout() {
 
 #[tokio::test]
 async fn a_body_that_drips_is_left_after_the_timeout() {
-    let (receiver, sent) = send(Reply::RespondSlowly {
-        body: Bytes::from_static(&[b'x'; 1000]),
-        every: Duration::from_millis(20),
-    })
-    .await;
+    let drip = Reply::RespondSlowly {
+        body: Bytes::from_static(&[b'x'; 10_000]),
+        every: Duration::from_millis(10),
+    };
+    let (receiver, sent) = send_within(SHORT, drip).await;
     assert_broken(&sent, "began to answer, but was not done within 300ms");
     assert_eq!(sent.attempt.status, Some(200));
     assert!(
@@ -230,14 +234,14 @@ async fn a_connection_that_the_receiver_closed_meanwhile_costs_no_attempt() {
     let receiver = Receiver::start().await.unwrap();
     let client = client();
     let target = target(&receiver.url("/"));
-    for round in 1..=20 {
-        receiver.next([Reply::Accept, Reply::DropAfterReading]);
-        assert_eq!(
-            client.send(&target, &event()).await.answer,
-            status(200, None)
-        );
-        // Closed by the receiver after this one; the next must find a connection of its own.
-        assert_eq!(client.send(&target, &event()).await.answer, Answer::None);
-        assert_eq!(receiver.seen().requests, 2 * round);
+    receiver.otherwise(Reply::AcceptAndClose);
+    for round in 1..=200 {
+        let sent = client.send(&target, &event()).await;
+        assert_eq!(sent.answer, status(200, None), "{:?}", sent.attempt.error);
+        receiver
+            .wait_until(|_, seen| seen.answered == round && seen.in_flight == 0)
+            .await
+            .unwrap();
     }
+    assert_eq!(receiver.seen().connections, 200);
 }

@@ -10,17 +10,17 @@ use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions};
 use serde_json::value::RawValue;
 
 /// Digits that neither a float nor a 64-bit integer could hold.
-pub const NEW: &str = r#"{"id": 9223372036854775807, "price": 12345678901234567890.12345678901234567890, "note": "ä\u0000\"", "gone": null, "e": 1E400, "neg": -0.0}"#;
-pub const OLD: &str =
+pub(crate) const NEW: &str = r#"{"id": 9223372036854775807, "price": 12345678901234567890.12345678901234567890, "note": "ä\u0000\"", "gone": null, "e": 1E400, "neg": -0.0}"#;
+pub(crate) const OLD: &str =
     r#"{"id":9223372036854775807,"price":0.10,"note":"","gone":[1.0,2],"e":1,"neg":0}"#;
-pub const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+pub(crate) const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
-pub fn raw(json: &str) -> Box<RawValue> {
+pub(crate) fn raw(json: &str) -> Box<RawValue> {
     RawValue::from_string(json.to_owned()).unwrap()
 }
 
 /// An update, in its second attempt.
-pub fn event() -> LeasedEvent {
+pub(crate) fn event() -> LeasedEvent {
     let change_id = 1_000_000_000_000_000;
     LeasedEvent {
         trigger: TriggerId(7),
@@ -44,7 +44,7 @@ pub fn event() -> LeasedEvent {
     }
 }
 
-pub fn delivery(url: &str) -> Delivery {
+pub(crate) fn delivery(url: &str) -> Delivery {
     Delivery {
         webhook: Some(Setting::Value(url.to_owned())),
         retry: Retry {
@@ -56,41 +56,41 @@ pub fn delivery(url: &str) -> Delivery {
     }
 }
 
-pub fn header(name: &str, value: Setting) -> Header {
+pub(crate) fn header(name: &str, value: Setting) -> Header {
     Header {
         name: name.to_owned(),
         value,
     }
 }
 
-pub fn in_format(url: &str, format: Format) -> Delivery {
+pub(crate) fn in_format(url: &str, format: Format) -> Delivery {
     Delivery {
         format,
         ..delivery(url)
     }
 }
 
-pub fn prepare(delivery: &Delivery) -> Target {
+pub(crate) fn prepare(delivery: &Delivery) -> Target {
     Target::prepare(&"orders".parse().unwrap(), delivery, &|_| None).unwrap()
 }
 
-pub fn target(url: &str) -> Target {
+pub(crate) fn target(url: &str) -> Target {
     prepare(&delivery(url))
 }
 
 /// A target that has only so much time.
-pub fn impatient(url: &str, timeout: Duration) -> Target {
+pub(crate) fn impatient(url: &str, timeout: Duration) -> Target {
     let mut delivery = delivery(url);
     delivery.retry.timeout = timeout;
     prepare(&delivery)
 }
 
-pub fn client() -> WebhookClient {
+pub(crate) fn client() -> WebhookClient {
     WebhookClient::new(WebhookOptions::default()).unwrap()
 }
 
 /// A client that calls public addresses only.
-pub fn guarded() -> WebhookClient {
+pub(crate) fn guarded() -> WebhookClient {
     WebhookClient::new(WebhookOptions {
         allow_private_addresses: false,
         ..WebhookOptions::default()
@@ -99,7 +99,7 @@ pub fn guarded() -> WebhookClient {
 }
 
 /// JSON of a log, for looking into it; the number that only we can hold is made smaller.
-pub fn value(logged: &Option<Box<RawValue>>) -> serde_json::Value {
+pub(crate) fn value(logged: &Option<Box<RawValue>>) -> serde_json::Value {
     let text = logged.as_ref().unwrap().get();
     serde_json::from_str(&text.replace("1E400", "1")).unwrap()
 }

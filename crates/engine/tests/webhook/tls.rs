@@ -1,6 +1,7 @@
 //! HTTPS, with a certificate that is trusted and with one that is not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use changefeed_core::Answer;
 use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions};
@@ -81,6 +82,25 @@ async fn a_receiver_without_tls_is_told() {
     let error = sent.attempt.error.unwrap();
     assert!(
         error.contains("TLS with") || error.contains("closed") || error.contains("reset"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_connection_has_a_limit_of_its_own() {
+    // Connections are taken into the backlog, and nobody ever says anything on them.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let client = WebhookClient::new(WebhookOptions {
+        connect_timeout: Duration::from_millis(200),
+        ..WebhookOptions::default()
+    })
+    .unwrap();
+    let target = target(&format!("https://{}/", silent.local_addr().unwrap()));
+    let sent = client.send(&target, &event()).await;
+    assert_eq!(sent.answer, Answer::None);
+    let error = sent.attempt.error.unwrap();
+    assert!(
+        error.ends_with("no connection within the limit of 200ms"),
         "{error}"
     );
 }
