@@ -10,7 +10,6 @@ mod holds;
 mod scribe;
 mod slots;
 
-use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use changefeed_core::{
     Backoff, Delivery, Error, EventTrigger, Finished, LeasedEvent, MAX_CUT_OFF, Pace, Remedy,
-    Result, Severity, Store, TriggerId, Verdict, Wanted, crash_point,
+    Result, Severity, Store, Verdict, crash_point,
 };
 use futures_util::FutureExt;
 use holds::Holds;
@@ -101,7 +100,6 @@ pub struct Dispatcher {
     deliverer: Arc<dyn Deliverer>,
     options: DispatchOptions,
     holds: Arc<Holds>,
-    triggers: HashMap<TriggerId, Arc<EventTrigger>>,
     definitions_until: Instant,
     refresh_at: Instant,
     /// Complaints that were logged already.
@@ -117,11 +115,14 @@ impl Dispatcher {
     ) -> Self {
         let now = Instant::now();
         Dispatcher {
-            holds: Arc::new(Holds::new(options.concurrency)),
+            holds: Arc::new(Holds::new(
+                options.concurrency,
+                options.batch,
+                options.lease,
+            )),
             store,
             deliverer,
             options,
-            triggers: HashMap::new(),
             definitions_until: now,
             refresh_at: now,
             said: Vec::new(),
@@ -160,6 +161,13 @@ impl Dispatcher {
             }
         };
 
+        let unsent = self.holds.stop();
+        if !unsent.is_empty()
+            && let Err(error) = self.store.release_events(&unsent).await
+        {
+            // They are free again when their leases have run out.
+            tracing::warn!(error = %describe(&error), "events not given back");
+        }
         flights.tasks.close();
         if tokio::time::timeout(self.options.grace, flights.tasks.wait())
             .await
@@ -193,7 +201,7 @@ impl Dispatcher {
         let mut pace = Pace::new(SHORTEST, self.options.fetch_interval);
         let mut backoff = Backoff::default();
         loop {
-            let wait = match self.turn(flights, shutdown).await {
+            let wait = match self.turn(flights).await {
                 Ok(Turn::Found { full: true }) => {
                     backoff.worked();
                     pace.busy();
@@ -223,7 +231,7 @@ impl Dispatcher {
         }
     }
 
-    async fn turn(&mut self, flights: &Flights, shutdown: &CancellationToken) -> Result<Turn> {
+    async fn turn(&mut self, flights: &Flights) -> Result<Turn> {
         let now = Instant::now();
         if now >= self.refresh_at {
             self.follow_tables().await?;
@@ -233,12 +241,11 @@ impl Dispatcher {
             self.load_definitions().await?;
             self.definitions_until = Instant::now() + DEFINITIONS_FOR;
         }
-        let wanted = self.wanted();
+        let wanted = self.holds.wanted();
         if wanted.is_empty() {
-            return Ok(if self.triggers.is_empty() {
-                Turn::Nothing
-            } else {
-                Turn::NoRoom
+            return Ok(match self.holds.served() {
+                0 => Turn::Nothing,
+                _ => Turn::NoRoom,
             });
         }
         let asked = Instant::now();
@@ -250,56 +257,25 @@ impl Dispatcher {
             return Ok(Turn::Nothing);
         }
         crash_point("deliver.claimed");
-        if shutdown.is_cancelled() {
-            let claims: Vec<_> = events.iter().map(LeasedEvent::claim).collect();
-            self.store.release_events(&claims).await?;
-            return Ok(Turn::Nothing);
-        }
         let full = wanted.iter().any(|w| {
             let got = events.iter().filter(|e| e.trigger == w.trigger).count();
             got >= w.limit as usize
         });
-        for event in events {
-            // Dropped between the two statements: its events are archived.
-            if let Some(trigger) = self.triggers.get(&event.trigger) {
-                self.holds.take(&event, asked);
-                flights.start(
-                    self.deliverer.clone(),
-                    trigger.clone(),
-                    event,
-                    self.holds.clone(),
-                );
-            }
+        let refused = self.holds.take(events, asked);
+        if !refused.is_empty() {
+            self.store.release_events(&refused).await?;
+        }
+        while let Some((event, trigger)) = self.holds.next() {
+            flights.start(event, trigger, self.deliverer.clone(), self.holds.clone());
         }
         Ok(Turn::Found { full })
     }
 
-    fn wanted(&self) -> Vec<Wanted> {
-        let batch = self.options.batch as usize;
-        self.triggers
-            .values()
-            .filter(|trigger| trigger.paused.is_none())
-            .filter_map(|trigger| {
-                let delivery = &trigger.definition.delivery;
-                let limit = delivery.concurrency.unwrap_or(Delivery::CONCURRENCY) as usize;
-                let room = self.holds.room(trigger.id, limit, self.triggers.len());
-                (room > 0).then(|| Wanted {
-                    trigger: trigger.id,
-                    limit: u32::try_from(room.min(batch)).unwrap_or(u32::MAX),
-                    overall: delivery.concurrency_overall,
-                    ordered: trigger.definition.capture.order_by.is_some(),
-                })
-            })
-            .collect()
-    }
-
     async fn load_definitions(&mut self) -> Result<()> {
-        let mut served = HashMap::new();
+        let mut served = Vec::new();
         for trigger in self.store.triggers().await? {
             match self.deliverer.serves(&trigger) {
-                Ok(true) => {
-                    served.insert(trigger.id, Arc::new(trigger));
-                }
+                Ok(true) => served.push(trigger),
                 Ok(false) => {}
                 Err(error) => self.say(format!(
                     "trigger '{}' is not served here: {error}",
@@ -307,7 +283,7 @@ impl Dispatcher {
                 )),
             }
         }
-        self.triggers = served;
+        self.holds.serve(served);
         Ok(())
     }
 
@@ -351,39 +327,52 @@ struct Flights {
 }
 
 impl Flights {
+    /// Delivers an event, and whatever else waits when it is done.
     fn start(
         &self,
+        mut event: LeasedEvent,
+        mut trigger: Arc<EventTrigger>,
         deliverer: Arc<dyn Deliverer>,
-        trigger: Arc<EventTrigger>,
-        event: LeasedEvent,
         holds: Arc<Holds>,
     ) {
         let (cut_off, outcomes) = (self.cut_off.clone(), self.outcomes.clone());
         self.tasks.spawn(async move {
-            let sent = tokio::select! {
-                biased;
-                sent = deliver(&*deliverer, &trigger, &event) => sent,
-                () = cut_off.cancelled() => Sent::cut_off(event.attempt),
-            };
-            crash_point("deliver.sent");
-            let verdict = if event.cut_off > MAX_CUT_OFF {
-                Verdict::GiveUp
-            } else {
-                trigger.definition.delivery.retry.judge(
-                    sent.answer,
-                    event.failed_before(),
-                    fastrand::f64(),
-                )
-            };
-            let finished = Finished {
-                claim: event.claim(),
-                attempt: sent.attempt,
-                verdict,
-            };
-            // Fails only when the scribe has given up, and then there is nobody to tell.
-            let _ = outcomes.send(finished).await;
-            holds.landed(event.trigger);
+            loop {
+                let finished = attempt(&*deliverer, &trigger, &event, &cut_off).await;
+                crash_point("deliver.sent");
+                // Fails only when the scribe has given up, and then there is nobody to tell.
+                let _ = outcomes.send(finished).await;
+                holds.landed(event.trigger);
+                match holds.next() {
+                    Some(next) => (event, trigger) = next,
+                    None => break,
+                }
+            }
         });
+    }
+}
+
+async fn attempt(
+    deliverer: &dyn Deliverer,
+    trigger: &EventTrigger,
+    event: &LeasedEvent,
+    cut_off: &CancellationToken,
+) -> Finished {
+    let sent = tokio::select! {
+        biased;
+        sent = deliver(deliverer, trigger, event) => sent,
+        () = cut_off.cancelled() => Sent::cut_off(event.attempt),
+    };
+    let retry = &trigger.definition.delivery.retry;
+    let verdict = if event.cut_off > MAX_CUT_OFF {
+        Verdict::GiveUp
+    } else {
+        retry.judge(sent.answer, event.failed_before(), fastrand::f64())
+    };
+    Finished {
+        claim: event.claim(),
+        attempt: sent.attempt,
+        verdict,
     }
 }
 

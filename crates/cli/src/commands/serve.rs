@@ -7,6 +7,7 @@ use changefeed::{CancellationToken, Changefeed, Remedy, Result, SweepGroup, requ
 use tokio::task::JoinHandle;
 
 use crate::args::Serve;
+use crate::commands::deliver::deliver;
 use crate::connect;
 use crate::output::Out;
 use crate::{demo, signals};
@@ -28,7 +29,22 @@ pub(crate) async fn run(
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     out.say("serving; Ctrl-C stops")?;
-    sweep_all(&db, shutdown).await?;
+    // Whichever ends first with an error ends the other.
+    let stop = shutdown.child_token();
+    let (swept, delivered) = tokio::join!(
+        async {
+            let ended = sweep_all(&db, stop.clone()).await;
+            stop.cancel();
+            ended
+        },
+        async {
+            let ended = deliver(&db, &args.deliver, stop.clone()).await;
+            stop.cancel();
+            ended
+        }
+    );
+    swept?;
+    delivered?;
     out.say("stopped")
 }
 

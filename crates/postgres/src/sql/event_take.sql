@@ -5,9 +5,10 @@ taken as (
         generation = e.generation + 1,
         -- Counted now: whoever dies in the middle has made an attempt.
         tries = least(e.tries + 1, 32767),
-        cut_off = least(e.cut_off + (d.locked_by is not null)::integer, 32767)
-    from due d
-    where e.change_id = d.change_id
+        cut_off = least(e.cut_off + (e.locked_by is not null)::integer, 32767)
+    -- By their places, which are locked: any join here is a scan of the whole log to a planner
+    -- that knows too little.
+    where e.ctid = any (array(select d.place from due d))
     returning e.*
 ),
 -- Somebody held it and has not come back.
