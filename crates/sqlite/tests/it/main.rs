@@ -10,6 +10,9 @@
 mod backfill;
 mod capture;
 mod consumers;
+mod event_capture;
+mod event_replace;
+mod event_support;
 mod leases;
 mod open;
 mod publish;
