@@ -103,30 +103,37 @@ impl PostgresStore {
 
     pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
         let client = self.client().await?;
+        // From the newest to the oldest, once: what fails again at once is not taken up again.
+        let mut filter = filter.clone();
         let mut total = 0;
         loop {
-            let mut matching = Matching::new(filter);
+            let mut matching = Matching::new(&filter);
             let sql = format!(
                 "with picked as materialized ( \
-                     select e.change_id from changefeed.event e \
+                     select e.ctid as place, e.change_id from changefeed.event e \
                      join changefeed.event_trigger t on t.trigger_id = e.trigger_id \
                          and t.dropped_at is null \
-                     where e.state <> 'p' and {} order by e.change_id limit {} \
-                     for update of e skip locked) \
-                 update changefeed.event e \
-                 set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
-                     generation = e.generation + 1, locked_by = null \
-                 from picked p where e.change_id = p.change_id",
+                     where e.state <> 'p' and {} order by e.change_id desc limit {} \
+                     for update of e), \
+                 done as ( \
+                     update changefeed.event e \
+                     set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
+                         generation = e.generation + 1, locked_by = null \
+                     where e.ctid = any (array(select p.place from picked p)) \
+                     returning 1) \
+                 select (select count(*) from done), min(p.change_id) from picked p",
                 matching.conditions(),
                 matching.bind(REDELIVER_BATCH),
             );
-            let done = client
-                .execute(&sql, &matching.parameters())
+            let row = client
+                .query_one(&sql, &matching.parameters())
                 .await
                 .map_err(db)?;
-            total += done;
-            if done == 0 {
-                return Ok(total);
+            drop(matching);
+            total += u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
+            match row.get::<_, Option<i64>>(1) {
+                Some(last) => filter.before = Some(last),
+                None => return Ok(total),
             }
         }
     }

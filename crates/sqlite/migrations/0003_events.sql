@@ -80,6 +80,7 @@ create index changefeed_event_done
 create table changefeed_event_attempt (
   attempt_id  integer not null primary key,
   change_id   integer not null,
+  generation  integer not null, -- the event's, when the attempt was made
   number      integer not null,
   outcome     text    not null, -- success, failure or unknown
   status      integer,
@@ -91,7 +92,8 @@ create table changefeed_event_attempt (
   created_at  integer not null -- milliseconds since 1970
 ) strict;
 
-create index changefeed_event_attempt_event on changefeed_event_attempt (change_id);
+create unique index changefeed_event_attempt_event
+    on changefeed_event_attempt (change_id, generation);
 
 -- How far the existing rows of a table were made into events: the key of the last of them.
 create table changefeed_event_backfill (

@@ -131,10 +131,8 @@ pub(crate) fn refresh(tx: &Connection) -> Result<Vec<Finding>> {
             Drift::Lost(plan) => (plan, true),
             Drift::Altered(plan) => (plan, false),
         };
-        if let Err(error) = plan.install(tx) {
-            // All or nothing: what is half made is undone with the transaction.
-            return Err(error);
-        }
+        plan.install(tx)?;
+
         definition.table.name = plan.table.name.clone();
         triggers::store(tx, trigger.id, &definition)?;
         findings.push(if lost {

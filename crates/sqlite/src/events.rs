@@ -131,6 +131,30 @@ impl EventStore for SqliteStore {
         .await
     }
 
+    async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        let held = held.to_vec();
+        self.writing(move |tx| {
+            // Nothing was sent, so no attempt is counted.
+            let mut release = tx
+                .prepare_cached(
+                    "update changefeed_event set lease_owner = null, tries = tries - 1, due_at = \
+                     cast((julianday('now') - 2440587.5) * 86400000.0 as integer) \
+                     where change_id = ?1 and generation = ?2 and lease_owner is not null",
+                )
+                .explained()?;
+            for claim in held {
+                release
+                    .execute(params![claim.change_id, claim.generation])
+                    .explained()?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
     async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>> {
         let filter = filter.clone();
         self.reading(move |tx| event_log::list(tx, &filter, limit))
@@ -421,10 +445,16 @@ pub(crate) fn record_cut_off(
         )),
         duration_ms: 0,
     };
-    record(tx, change_id, &attempt, false)
+    record(tx, change_id, None, &attempt, false)
 }
 
-fn record(tx: &Connection, change_id: i64, attempt: &Attempt, late: bool) -> Result<()> {
+fn record(
+    tx: &Connection,
+    change_id: i64,
+    generation: Option<i64>,
+    attempt: &Attempt,
+    late: bool,
+) -> Result<()> {
     tx.prepare_cached(include_str!("../sql/event_attempt.sql"))
         .and_then(|mut s| {
             s.execute(params![
@@ -436,7 +466,8 @@ fn record(tx: &Connection, change_id: i64, attempt: &Attempt, late: bool) -> Res
                 attempt.response.as_deref().map(|json| json.get()),
                 attempt.error,
                 attempt.duration_ms,
-                late
+                late,
+                generation
             ])
         })
         .explained()?;
@@ -466,7 +497,13 @@ fn finish(tx: &Connection, finished: &Finished) -> Result<bool> {
         })
         .explained()?
         > 0;
-    record(tx, claim.change_id, &finished.attempt, !decided)?;
+    record(
+        tx,
+        claim.change_id,
+        Some(claim.generation),
+        &finished.attempt,
+        !decided,
+    )?;
     if decided && finished.verdict == Verdict::Pause {
         tx.execute(
             "update changefeed_event_trigger \

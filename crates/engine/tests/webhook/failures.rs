@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use changefeed_core::{Answer, Outcome};
-use changefeed_engine::sinks::webhook::Sent;
+use changefeed_engine::sinks::Sent;
 use changefeed_receiver::{Keep, Receiver, Reply};
 
 use crate::support::*;
