@@ -289,7 +289,8 @@ begin
     if listened is null then
         e.differs := format('%s.* *<> %s.*', old_alias, new_alias);
     else
-        select format('row(%s) *<> row(%s)',
+        -- As records: rows side by side are compared column by column, by operators of theirs.
+        select format('row(%s)::record *<> row(%s)::record',
                       string_agg(format('%s.%I', old_alias, c), ', '),
                       string_agg(format('%s.%I', new_alias, c), ', '))
         into e.differs from unnest(listened) c;

@@ -182,7 +182,7 @@ async fn redeliver(db: &Changefeed, args: Redeliver, out: &mut Out) -> Result<()
         return out.object(&serde_json::json!({ "events": events }));
     }
     out.line(match events {
-        0 => "no event was waiting to be delivered again".to_owned(),
+        0 => "no finished event is like that".to_owned(),
         1 => "1 event will be delivered again".to_owned(),
         n => format!("{n} events will be delivered again"),
     })
