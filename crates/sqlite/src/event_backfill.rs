@@ -4,7 +4,7 @@
 //! the position is kept in the same transaction as the events, so a batch happens once or not at
 //! all. The row condition counts here too, with `old` empty.
 
-use changefeed_core::{Backfill, Error, EventTrigger, Kind, Result, crash_point};
+use changefeed_core::{Backfill, Error, EventTrigger, Kind, Result, TriggerId, crash_point};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, params, params_from_iter};
 
@@ -83,10 +83,12 @@ pub(crate) fn step(tx: &Connection, trigger: &EventTrigger, batch: usize) -> Res
             .collect()
         })
         .explained()?;
-    let added = tx
-        .prepare_cached(&fill(include_str!("../sql/event_backfill.sql")))
+    // What goes through a view is not counted by SQLite, but every event takes a number.
+    let before = newest_change(tx)?;
+    tx.prepare_cached(&fill(include_str!("../sql/event_backfill.sql")))
         .and_then(|mut s| s.execute(params_from_iter(&position)))
         .explained()?;
+    let added = newest_change(tx)? - before;
     state.finished = seen.len() < batch;
     state.done += i64::try_from(seen.len()).unwrap_or(i64::MAX);
     if let Some(last) = seen.into_iter().last() {
@@ -95,6 +97,22 @@ pub(crate) fn step(tx: &Connection, trigger: &EventTrigger, batch: usize) -> Res
     state.save(tx, &plan)?;
     crash_point("backfill.before_commit");
     Ok(state.report(added))
+}
+
+fn newest_change(tx: &Connection) -> Result<i64> {
+    tx.prepare_cached("select value from changefeed_change_id")
+        .and_then(|mut s| s.query_row([], |row| row.get(0)))
+        .explained()
+}
+
+/// Forgets how far a backfill came, so that it begins anew.
+pub(crate) fn forget(tx: &Connection, trigger: TriggerId) -> Result<()> {
+    tx.execute(
+        "delete from changefeed_event_backfill where trigger_id = ?1",
+        [trigger.0],
+    )
+    .explained()?;
+    Ok(())
 }
 
 impl State {
@@ -153,10 +171,10 @@ impl State {
         Ok(())
     }
 
-    fn report(&self, added: usize) -> Backfill {
+    fn report(&self, added: i64) -> Backfill {
         let count = |n: i64| u64::try_from(n).unwrap_or(0);
         Backfill {
-            added: u64::try_from(added).unwrap_or(0),
+            added: count(added),
             done: count(self.done),
             total: count(self.total),
             finished: self.finished,

@@ -166,6 +166,7 @@ impl Plan {
             &[
                 ("id", &self.id.0.to_string()),
                 ("staged_is_old", &same(&self.identity_of("old"), &keys)),
+                ("old", &self.row("old")),
             ],
         );
         for (event, wanted) in [
@@ -333,8 +334,14 @@ impl Plan {
         // The column stands first, because its collation counts.
         let mut taken = same(&self.identity_of("new"), &staged);
         if event == "update" {
+            // By this update; or before it, when it comes from a trigger of the application on the
+            // statement that did it.
             let stayed = same(&self.identity_of("new"), &self.identity_of("old"));
-            taken = format!("{taken} and not ({stayed})");
+            let replaced = same(&self.identity_of("old"), &staged);
+            let old = self.row("old");
+            taken = format!(
+                "({taken} and not ({stayed}))\n          or ({replaced} and s.old is not {old})"
+            );
         }
         fill(
             include_str!("../sql/event_settle.sql"),

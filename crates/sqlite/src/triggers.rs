@@ -184,6 +184,8 @@ fn create(
     let plan = Plan::of(tx, id, &definition, table)?;
     plan.install(tx)?;
     store(tx, id, &definition)?;
+    // Other columns, another condition, another table: it may all be sent again.
+    event_backfill::forget(tx, id)?;
     if existing.is_some() && definition.capture.order_by.is_some() {
         // Captured while nobody asked for an order: each may go by itself.
         tx.execute(
@@ -275,12 +277,12 @@ fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
     if dropped == 0 {
         return Err(gone(trigger));
     }
+    event_backfill::forget(tx, trigger.id)?;
     for sql in [
         // Whoever delivers one of them at this moment finds that it came too late.
         "update changefeed_event \
          set state = 'a', due_at = null, lease_owner = null, generation = generation + 1 \
          where trigger_id = ?1 and due_at is not null",
-        "delete from changefeed_event_backfill where trigger_id = ?1",
         "delete from changefeed_event_staged where trigger_id = ?1",
     ] {
         tx.execute(sql, [trigger.id.0]).explained()?;

@@ -460,3 +460,65 @@ async fn bad_definitions_get_one_clear_sentence() {
         "5\n"
     );
 }
+
+/// Settings of the writer, and of the file, change nothing about what is written.
+#[tokio::test]
+async fn whatever_the_writer_or_the_file_is_set_to() {
+    let lab = Lab::bare().await;
+    lab.shell("pragma encoding = 'UTF-16le'; create table t (id integer primary key, a);")
+        .unwrap();
+    changefeed_core::SchemaStore::migrate(&lab.store)
+        .await
+        .unwrap();
+    lab.trigger(&everything("t")).await;
+    lab.shell(
+        "pragma trusted_schema = off; pragma cell_size_check = on; pragma foreign_keys = on;
+         pragma case_sensitive_like = on; pragma short_column_names = off;
+         pragma full_column_names = on; pragma count_changes = on; pragma reverse_unordered_selects = on;
+         insert into t values (1, 'é😀' || char(0) || '\"'), (2, 0.1), (3, x'00');
+         replace into t values (2, 0.2); delete from t where id = 3;",
+    )
+    .unwrap();
+    assert_eq!(
+        lab.events().await,
+        [
+            "INSERT - > {\"id\":1,\"a\":\"é😀\\u0000\\\"\"}",
+            r#"INSERT - > {"id":2,"a":0.1}"#,
+            r#"INSERT - > {"id":3,"a":"\\x00"}"#,
+            r#"DELETE {"id":2,"a":0.1} > -"#,
+            r#"INSERT - > {"id":2,"a":0.2}"#,
+            r#"DELETE {"id":3,"a":"\\x00"} > -"#,
+        ]
+    );
+}
+
+/// What the application sees of its own writes is as without us.
+#[tokio::test]
+async fn counters_of_the_application_are_its_own() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch("create table t (id integer primary key, a unique)")
+        .unwrap();
+    lab.trigger(&everything("t")).await;
+    assert_eq!(
+        app.execute("insert into t (a) values (1), (2)", [])
+            .unwrap(),
+        2
+    );
+    assert_eq!(app.last_insert_rowid(), 2);
+    assert_eq!(app.execute("replace into t (a) values (1)", []).unwrap(), 1);
+    assert_eq!((app.last_insert_rowid(), app.changes()), (3, 1));
+    let returned: i64 = app
+        .query_row("update t set a = 9 where id = 3 returning a", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    assert_eq!(returned, 9);
+    assert_eq!(app.execute("delete from t", []).unwrap(), 2);
+    // A write that fails leaves no event.
+    let before = lab.log().await.len();
+    app.execute_batch("insert into t values (1, 1)").unwrap();
+    app.execute_batch("insert into t values (2, 2), (1, 3)")
+        .unwrap_err();
+    assert_eq!(lab.log().await.len(), before + 1);
+}

@@ -10,7 +10,10 @@
 mod backfill;
 mod capture;
 mod consumers;
+mod event_admin;
+mod event_alter;
 mod event_capture;
+mod event_delivery;
 mod event_replace;
 mod event_support;
 mod leases;
