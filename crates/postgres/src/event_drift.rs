@@ -333,14 +333,13 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
         } else {
             look.replace_advice()
         };
-        findings.push(
-            look.finding(
-                Severity::Warning,
+        let message = match look.trigger.definition.capture.condition {
+            None => "its table was altered: capture goes on, more slowly",
+            Some(_) => {
                 "its table was altered: capture goes on, more slowly and without its condition"
-                    .to_owned(),
-                advice,
-            ),
-        );
+            }
+        };
+        findings.push(look.finding(Severity::Warning, message.to_owned(), advice));
     }
     for disabled in look.disabled() {
         findings.push(look.finding(

@@ -188,6 +188,16 @@ async fn store(
     {
         event_capture::uninstall(client, id, Some(&before)).await?;
     }
+    if existing.get::<_, u32>(1) != table.oid {
+        // The rows of another table.
+        client
+            .execute(
+                "delete from changefeed.event_backfill where trigger_id = $1",
+                &[&id.0],
+            )
+            .await
+            .map_err(db)?;
+    }
     client
         .execute(
             "update changefeed.event_trigger \

@@ -154,13 +154,9 @@ pub(crate) fn refresh(tx: &Connection) -> Result<Vec<Finding>> {
             Drift::Altered(plan) => (plan, false),
         };
         plan.install(tx)?;
-<<<<<<< HEAD
-
-=======
         if lost {
             event_backfill::forget(tx, trigger.id)?;
         }
->>>>>>> ev-sqlite
         definition.table.name = plan.table.name.clone();
         triggers::store(tx, trigger.id, &definition)?;
         findings.push(if lost {
