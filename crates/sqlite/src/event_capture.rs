@@ -17,7 +17,16 @@ use crate::quote::{self, fill};
 use crate::{capture, feeds};
 
 /// All database triggers an event trigger may have.
-const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
+const TRIGGERS: [&str; 8] = [
+    "stage_insert",
+    "stage_update",
+    "insert",
+    "update",
+    "delete",
+    "settle_insert",
+    "settle_update",
+    "settle_delete",
+];
 
 /// The columns of one call of a function: some SQLite programs allow a hundred arguments.
 const COLUMNS_PER_CALL: usize = 50;
@@ -160,41 +169,30 @@ impl Plan {
                 .collect();
             add("stage_update", self.stage("update", &others));
         }
-        let keys = capture::key_columns("", self.identity.len());
-        let unstage = fill(
-            include_str!("../sql/event_unstage.sql"),
-            &[
-                ("id", &self.id.0.to_string()),
-                ("staged_is_old", &same(&self.identity_of("old"), &keys)),
-                ("old", &self.row("old")),
-            ],
-        );
         for (event, wanted) in [
             ("insert", capture.insert),
             ("update", capture.update != Updates::Ignored),
             ("delete", capture.delete),
         ] {
-            let mut body = Vec::new();
-            if stages && event != "insert" {
-                body.push(unstage.clone());
-            }
-            if stages && event != "delete" {
-                body.push(self.settle(event));
-            }
             if wanted {
-                body.push(self.write(event));
+                add(event, self.after(event, event, "", &self.write(event)));
             }
-            if !body.is_empty() {
-                let sql = fill(
-                    include_str!("../sql/event_trigger.sql"),
-                    &[
-                        ("trigger", &quote::identifier(&trigger_name(self.id, event))),
-                        ("event", event),
-                        ("table", &self.table.sql()),
-                        ("body", &body.join("\n")),
-                    ],
-                );
-                add(event, sql);
+        }
+        if stages {
+            // SQLite runs the newest trigger first, so that the rows a REPLACE removed come before
+            // the one it wrote. Where nothing was noted, looking is all that these cost.
+            let noted = format!(
+                "when exists (select 1 from changefeed_event_staged where trigger_id = {})\n",
+                self.id.0
+            );
+            let (unstage, insert, update) =
+                (self.unstage(), self.settle("insert"), self.settle("update"));
+            for (name, event, body) in [
+                ("settle_insert", "insert", insert),
+                ("settle_update", "update", format!("{unstage}\n{update}")),
+                ("settle_delete", "delete", unstage),
+            ] {
+                add(name, self.after(name, event, &noted, &body));
             }
         }
         all
@@ -290,6 +288,31 @@ impl Plan {
             ));
         }
         conflicts
+    }
+
+    fn after(&self, name: &str, event: &str, when: &str, body: &str) -> String {
+        fill(
+            include_str!("../sql/event_trigger.sql"),
+            &[
+                ("trigger", &quote::identifier(&trigger_name(self.id, name))),
+                ("event", event),
+                ("table", &self.table.sql()),
+                ("when", when),
+                ("body", body),
+            ],
+        )
+    }
+
+    fn unstage(&self) -> String {
+        let keys = capture::key_columns("", self.identity.len());
+        fill(
+            include_str!("../sql/event_unstage.sql"),
+            &[
+                ("id", &self.id.0.to_string()),
+                ("staged_is_old", &same(&self.identity_of("old"), &keys)),
+                ("old", &self.row("old")),
+            ],
+        )
     }
 
     fn stage(&self, event: &str, conflicts: &[String]) -> String {

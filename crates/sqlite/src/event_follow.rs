@@ -7,7 +7,7 @@
 //! triggers are compared with what they should be, word for word, and made again.
 //!
 //! They are also made again when the application has made a trigger of its own on the table since:
-//! SQLite runs the newest trigger first, and one that updates the row it was called for would have
+//! SQLite runs the newest trigger first (see `event_capture.rs`), and one that updates the row it was called for would have
 //! its UPDATE written before the INSERT. (The order is not documented; a test pins it.)
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ enum Drift {
 pub(crate) fn table_of(tx: &Connection, trigger: &EventTrigger) -> Result<Table> {
     // The database triggers follow their table, so they know its name of today.
     let mut renamed: Option<String> = None;
-    for event in ["insert", "update", "delete"] {
+    for event in ["insert", "update", "delete", "settle_insert"] {
         let name = event_capture::trigger_name(trigger.id, event);
         renamed = tx
             .prepare_cached(

@@ -457,7 +457,7 @@ async fn bad_definitions_get_one_clear_sentence() {
     assert_eq!(
         lab.shell("select count(*) from sqlite_master where name glob 'changefeed_event_[0-9]*';")
             .unwrap(),
-        "5\n"
+        "8\n"
     );
 }
 
@@ -472,7 +472,7 @@ async fn whatever_the_writer_or_the_file_is_set_to() {
         .unwrap();
     lab.trigger(&everything("t")).await;
     lab.shell(
-        "pragma trusted_schema = off; pragma cell_size_check = on; pragma foreign_keys = on;
+        "pragma cell_size_check = on; pragma foreign_keys = on;
          pragma case_sensitive_like = on; pragma short_column_names = off;
          pragma full_column_names = on; pragma count_changes = on; pragma reverse_unordered_selects = on;
          insert into t values (1, 'é😀' || char(0) || '\"'), (2, 0.1), (3, x'00');
@@ -490,6 +490,21 @@ async fn whatever_the_writer_or_the_file_is_set_to() {
             r#"DELETE {"id":3,"a":"\\x00"} > -"#,
         ]
     );
+}
+
+/// Older programs take JSON functions for unsafe in this mode; see docs/sqlite.md.
+#[tokio::test]
+async fn a_writer_that_does_not_trust_the_schema() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch("create table t (a)").unwrap();
+    lab.trigger(&everything("t")).await;
+    app.execute_batch("pragma trusted_schema = off; insert into t values ('x')")
+        .unwrap();
+    assert_eq!(lab.events().await, [r#"INSERT - > {"a":"x"}"#]);
+    // Tables without event triggers are written by all of them.
+    lab.shell("pragma trusted_schema = off; create table u (a); insert into u values (1);")
+        .unwrap();
 }
 
 /// What the application sees of its own writes is as without us.
