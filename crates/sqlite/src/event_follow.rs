@@ -153,7 +153,19 @@ pub(crate) fn refresh(tx: &Connection) -> Result<Vec<Finding>> {
             Drift::Lost(plan) => (plan, true),
             Drift::Altered(plan) => (plan, false),
         };
-        plan.install(tx)?;
+        // One that fails is undone by itself; the others are not to blame.
+        tx.execute_batch("savepoint changefeed_refresh")
+            .explained()?;
+        let installed = plan.install(tx);
+        if installed.is_err() {
+            tx.execute_batch("rollback to changefeed_refresh")
+                .explained()?;
+        }
+        tx.execute_batch("release changefeed_refresh").explained()?;
+        if let Err(error) = installed {
+            findings.push(stuck(&definition, &error));
+            continue;
+        }
         if lost {
             event_backfill::forget(tx, trigger.id)?;
         }
@@ -284,6 +296,8 @@ pub(crate) fn limits(tx: &Connection) -> Result<Vec<Finding>> {
     if !triggers.is_empty() {
         for message in [
             "a connection that has switched triggers off (sqlite3_db_config) captures nothing",
+            "a program with SQLite 3.38 to 3.40 that runs `pragma trusted_schema = off` cannot write \
+             to tables with event triggers",
             "replacing the database file, restoring a backup into it and editing it with \
              writable_schema capture nothing",
         ] {

@@ -492,6 +492,51 @@ async fn whatever_the_writer_or_the_file_is_set_to() {
     );
 }
 
+/// A file of ours that is attached to another one.
+#[tokio::test]
+async fn a_writer_that_has_attached_the_file() {
+    let lab = Lab::new().await;
+    lab.shell("create table t (a primary key);").unwrap();
+    lab.trigger(&everything("t")).await;
+    let app = changefeed_sqlite::rusqlite::Connection::open_in_memory().unwrap();
+    app.execute_batch(&format!(
+        "attach '{}' as x; create table t (b); create table changefeed_change_id (c);
+         insert into x.t values (1); replace into x.t values (1);",
+        lab.path().display()
+    ))
+    .unwrap();
+    let row = r#"{"a":1}"#;
+    assert_eq!(
+        lab.events().await,
+        [
+            format!("INSERT - > {row}"),
+            format!("DELETE {row} > -"),
+            format!("INSERT - > {row}")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_table_too_wide_for_other_programs_needs_named_columns() {
+    let lab = Lab::new().await;
+    let columns: Vec<String> = (0..1990).map(|n| format!("column_{n}")).collect();
+    lab.shell(&format!("create table wide ({});", columns.join(", ")))
+        .unwrap();
+    let mut definition = everything("wide");
+    let error = lab
+        .store
+        .create_trigger(&definition, false)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+    definition.capture.payload = Some(vec!["column_1989".into()]);
+    definition.capture.update = Updates::Of(vec!["column_0".into()]);
+    lab.trigger(&definition).await;
+    lab.shell("insert into wide (column_1989) values (5);")
+        .unwrap();
+    assert_eq!(lab.events().await, [r#"INSERT - > {"column_1989":5}"#]);
+}
+
 /// Older programs take JSON functions for unsafe in this mode; see docs/sqlite.md.
 #[tokio::test]
 async fn a_writer_that_does_not_trust_the_schema() {
