@@ -393,16 +393,11 @@ async fn a_long_log_makes_taking_no_slower() {
         trigger: changefeed_core::TriggerId(99),
         ..wanted(&trigger, 100)
     };
-    let began = Instant::now();
     for _ in 0..100 {
         assert!(claim(&lab.store, &idle, LEASE).await.is_empty());
     }
-    eprintln!(
-        "claim of 100: {short:?}, with a million delivered: {long:?}; idle: {:?}",
-        began.elapsed() / 100
-    );
     assert!(
-        long < short.mul_f64(3.0) + Duration::from_millis(5),
+        long < short.mul_f64(3.0) + Duration::from_millis(20),
         "{short:?} {long:?}"
     );
 }
