@@ -1,6 +1,7 @@
 //! Writes down outcomes, as many in one statement as have come together.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use changefeed_core::{Backoff, Finished, Remedy, Result, Store, Verdict, crash_point};
 use tokio::sync::mpsc;
@@ -12,6 +13,9 @@ use crate::describe;
 
 /// Outcomes that one statement writes.
 const BATCH: usize = 500;
+/// Under load outcomes come quickly: it is worth waiting a moment for this many.
+const WORTH_WAITING: usize = 100;
+const MOMENT: Duration = Duration::from_millis(2);
 
 pub(super) struct Scribe {
     store: Arc<dyn Store>,
@@ -43,6 +47,15 @@ impl Scribe {
     ) -> Result<DispatchTotals> {
         let mut batch = Vec::with_capacity(BATCH);
         while unwritten.recv_many(&mut batch, BATCH).await > 0 {
+            // One alone is written at once; somebody may wait for the next event of its key.
+            if batch.len() > 1 && batch.len() < WORTH_WAITING {
+                tokio::time::sleep(MOMENT).await;
+                while batch.len() < BATCH
+                    && let Ok(finished) = unwritten.try_recv()
+                {
+                    batch.push(finished);
+                }
+            }
             self.write(&batch).await?;
             self.holds.written(batch.iter().map(|f| f.claim));
             seen(&self.totals);

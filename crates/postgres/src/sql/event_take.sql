@@ -6,9 +6,10 @@ taken as (
         -- Counted now: whoever dies in the middle has made an attempt.
         tries = least(e.tries + 1, 32767),
         cut_off = least(e.cut_off + (e.locked_by is not null)::integer, 32767)
-    -- By their places, which are locked: any join here is a scan of the whole log to a planner
-    -- that knows too little.
+    -- By their places: any join here is a scan of the whole log to a planner that knows too little.
+    -- Whoever was quicker has moved them, and then they are not due any more.
     where e.ctid = any (array(select d.place from due d))
+      and e.due_at <= (select clock_timestamp())
     returning e.*
 ),
 -- Somebody held it and has not come back.
