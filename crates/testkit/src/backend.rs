@@ -127,12 +127,23 @@ pub struct Words {
     pub install_newer: &'static str,
     /// Whether the database has two-phase commit.
     pub two_phase: bool,
+    /// What a writer says about itself within a transaction, before it writes.
+    pub say: &'static str,
+    /// What it says when it has written.
+    pub said: &'static str,
 }
 
 impl Words {
     /// Our table of that name.
     pub fn our(&self, table: &str) -> String {
         format!("{}{table}", self.prefix)
+    }
+
+    /// Tells our triggers, within a transaction, who writes and as part of which trace.
+    pub fn say(&self, variables: &str, trace: &str) -> String {
+        self.say
+            .replace("{variables}", variables)
+            .replace("{trace}", trace)
     }
 
     /// Publishes a change under an id of the application's.

@@ -15,6 +15,7 @@
 
 pub mod backend;
 pub mod conformance;
+pub mod events;
 pub mod history;
 pub mod postgres;
 pub mod process;

@@ -54,6 +54,9 @@ impl Backend for PostgresBackend {
             ulid_type: "bytea",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             two_phase: true,
+            say: "set local \"changefeed.session_variables\" = '{variables}'; \
+                  set local \"changefeed.trace_context\" = '{trace}'",
+            said: "",
         }
     }
 

@@ -55,6 +55,9 @@ impl Backend for SqliteBackend {
             ulid_type: "blob",
             install_newer: "update changefeed_schema set version = 999",
             two_phase: false,
+            say: "insert into changefeed_session (session_variables, trace_context) \
+                  values ('{variables}', '{trace}')",
+            said: "delete from changefeed_session",
         }
     }
 
