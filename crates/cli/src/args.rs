@@ -300,6 +300,12 @@ pub(crate) enum Bench {
         #[arg(long)]
         quick: bool,
     },
+    /// Capture, fetching, delivery and idling of event triggers
+    Events {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
     /// ULID transactions: one shard, many shards, many ULIDs at once
     Ulids {
         /// Smaller numbers, in less than a minute

@@ -24,7 +24,7 @@ create table changefeed_event_trigger (
   trigger_id     integer not null primary key,
   name           text    not null,
   table_name     text    not null,
-  definition     text    not null check (json_valid(definition)),
+  definition     text    not null, -- JSON
   -- Why nothing is delivered at present.
   paused_because text,
   dropped_at     integer -- milliseconds since 1970
