@@ -8,6 +8,7 @@ pub use postgres::{PostgresBackend, PostgresSession};
 pub use sqlite::{SqliteBackend, SqliteSession};
 
 use std::fmt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ pub trait Backend: Send + Sync {
 
     /// A connection of the application, if the database can be reached.
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError>;
+
+    /// The shell that comes with the database, told to run this SQL: a writer that is not ours.
+    fn shell(&self, sql: &str) -> Command;
 
     /// Brings to an end what clients that were killed have left at the server, and says whether
     /// nothing is at work any more. Where a client's death is noticed at once there is nothing
@@ -131,6 +135,9 @@ pub struct Words {
     pub say: &'static str,
     /// What it says when it has written.
     pub said: &'static str,
+    /// Has the database note in a table `stolen` every event that changes hands before its lease
+    /// is over.
+    pub guard: &'static str,
 }
 
 impl Words {

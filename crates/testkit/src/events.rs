@@ -1,5 +1,8 @@
 //! Short words for what tests do with event triggers.
 
+pub mod checker;
+pub mod writers;
+
 use std::time::Duration;
 
 use changefeed_core::{

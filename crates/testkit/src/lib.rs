@@ -22,4 +22,5 @@ pub mod process;
 pub mod ulids;
 mod wait;
 
+pub use changefeed_receiver as receiver;
 pub use wait::{eventually, run, soaking};
