@@ -19,6 +19,11 @@ impl PostgresStore {
         }
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
+        // Where a condition looks names up, here as in its trigger.
+        transaction
+            .batch_execute("set local search_path = pg_catalog, pg_temp")
+            .await
+            .map_err(db)?;
         let table = Table::find(&*transaction, &trigger.definition.table).await?;
         if table.key.is_empty() {
             return Err(Error::invalid(format!(
@@ -73,7 +78,7 @@ impl PostgresStore {
         let publish = match row.get::<_, Option<i16>>(3) {
             Some(feed) => format!(
                 "published as (insert into changefeed.change (feed_id, shard, change_id) \
-                 select {feed}, p.shard, p.change_id from picked p),"
+                 select {feed}, p.shard, p.change_id from sent p),"
             ),
             None => String::new(),
         };
@@ -92,17 +97,26 @@ impl PostgresStore {
                 ("shard", &text(2)),
                 ("order", &columns.join(", ")),
                 ("table", &table.sql),
+                (
+                    "condition",
+                    trigger
+                        .definition
+                        .capture
+                        .condition
+                        .as_deref()
+                        .unwrap_or("true"),
+                ),
                 ("resume", if resumed { &resume } else { "" }),
                 ("publish", &publish),
             ],
         );
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
-        let added: i64 = transaction
+        let row = transaction
             .query_one(&sql, &[&trigger.id.0, &limit])
             .await
-            .map_err(db)?
-            .get(0);
-        let finished = added < limit;
+            .map_err(db)?;
+        let (seen, added): (i64, i64) = (row.get(0), row.get(1));
+        let finished = seen < limit;
         if finished {
             transaction
                 .execute(
@@ -114,6 +128,6 @@ impl PostgresStore {
                 .map_err(db)?;
         }
         transaction.commit().await.map_err(db)?;
-        Ok(progress(added, done + added, total, finished))
+        Ok(progress(added, done + seen, total, finished))
     }
 }

@@ -22,6 +22,8 @@ struct Look {
     trigger: EventTrigger,
     /// None if the table is gone.
     table: Option<Table>,
+    /// Whether the table was called something else.
+    renamed: bool,
     /// The columns when the functions were written.
     known: Vec<String>,
     shape: Shape,
@@ -38,6 +40,7 @@ impl Look {
                 shape: Shape::none(),
                 trigger,
                 table: None,
+                renamed: false,
                 known: Vec::new(),
                 installed: BTreeMap::new(),
             }));
@@ -59,6 +62,7 @@ impl Look {
         Ok(Some(Look {
             plan: Plan::new(&trigger.definition, &shape),
             known: row.get(6),
+            renamed: row.get(7),
             installed: installed.iter().map(|r| (r.get(0), r.get(1))).collect(),
             trigger,
             table: Some(table),
@@ -167,7 +171,8 @@ impl PostgresStore {
     pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
-            if look.table.is_none() || !(look.columns_changed() || look.triggers_differ()) {
+            let altered = look.columns_changed() || look.triggers_differ();
+            if look.table.is_none() || !(altered || look.renamed) {
                 continue;
             }
             if !look.may_be_followed() {

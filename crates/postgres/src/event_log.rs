@@ -118,7 +118,8 @@ impl PostgresStore {
                  done as ( \
                      update changefeed.event e \
                      set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
-                         generation = e.generation + 1, locked_by = null \
+                         generation = e.generation + 1, locked_by = null, \
+                         order_key = coalesce(e.order_key, e.change_id) \
                      where e.ctid = any (array(select p.place from picked p)) \
                      returning 1) \
                  select (select count(*) from done), min(p.change_id) from picked p",

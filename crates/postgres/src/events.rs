@@ -16,7 +16,8 @@ use crate::error::db;
 use crate::event_log::{captured, number};
 use crate::template::fill;
 
-/// How many keys one claim of ordered events looks at.
+/// How many due events, and then how many keys, one claim of ordered events looks at.
+const LOOKED_AT: i64 = 1000;
 const KEYS_PER_CLAIM: i32 = 1000;
 
 #[async_trait]
@@ -244,12 +245,41 @@ impl Claim<'_> {
         wanted: &Wanted,
         taken: &mut Vec<LeasedEvent>,
     ) -> Result<()> {
+        let before = taken.len();
+        let (triggers, rooms) = ([wanted.trigger.0], [number(wanted.limit)]);
         let sql = fill(
             include_str!("sql/event_claim_ordered.sql"),
             &[("take", include_str!("sql/event_take.sql"))],
         );
+        let parameters: [&(dyn ToSql + Sync); 5] = [
+            &triggers.as_slice(),
+            &rooms.as_slice(),
+            &self.owner,
+            &milliseconds(self.lease),
+            &LOOKED_AT,
+        ];
+        run(client, &sql, &parameters, taken).await?;
+        if taken.len() - before >= wanted.limit as usize {
+            return Ok(());
+        }
+        let more: bool = client
+            .query_one(
+                "select exists (select from changefeed.event \
+                 where trigger_id = $1 and due_at <= (select clock_timestamp()) \
+                 order by due_at, change_id offset $2)",
+                &[&wanted.trigger.0, &LOOKED_AT],
+            )
+            .await
+            .map_err(db)?
+            .get(0);
+        if !more {
+            return Ok(());
+        }
+        let sql = fill(
+            include_str!("sql/event_claim_walk.sql"),
+            &[("take", include_str!("sql/event_take.sql"))],
+        );
         let start = random_key();
-        let before = taken.len();
         // From the random key to the end, and then from the beginning to it.
         for (from, upto) in [(start, i64::MAX), (i64::MIN, start.saturating_sub(1))] {
             let found = u32::try_from(taken.len() - before).unwrap_or(u32::MAX);

@@ -45,6 +45,18 @@ impl TriggerStore for PostgresStore {
         let (id, paused) = store(&*transaction, &named, &table, feed, replace).await?;
         event_capture::uninstall(&*transaction, id, Some(&table)).await?;
         event_capture::install(&*transaction, id, &named, &table).await?;
+        if named.capture.order_by.is_some() {
+            // What was captured without an order must be found by those who look for one. After
+            // the triggers, whose lock lets no writer pass.
+            transaction
+                .execute(
+                    "update changefeed.event set order_key = change_id \
+                     where trigger_id = $1 and due_at is not null and order_key is null",
+                    &[&id.0],
+                )
+                .await
+                .map_err(db)?;
+        }
         transaction.commit().await.map_err(db)?;
         if let Some(feed) = feed {
             self.inner.joins.forget(feed);
@@ -216,17 +228,6 @@ async fn store(
         )
         .await
         .map_err(db)?;
-    // What waits already must be found whichever way it is looked for from now on.
-    if definition.capture.order_by.is_some() {
-        client
-            .execute(
-                "update changefeed.event set order_key = change_id \
-                 where trigger_id = $1 and due_at is not null and order_key is null",
-                &[&id.0],
-            )
-            .await
-            .map_err(db)?;
-    }
     Ok((id, existing.get(2)))
 }
 

@@ -24,7 +24,7 @@ create table changefeed_event_trigger (
   trigger_id     integer not null primary key,
   name           text    not null,
   table_name     text    not null,
-  definition     text    not null check (json_valid(definition)),
+  definition     text    not null, -- JSON
   -- Why nothing is delivered at present.
   paused_because text,
   dropped_at     integer -- milliseconds since 1970
@@ -61,13 +61,13 @@ create table changefeed_event (
   new         text
 ) strict;
 
--- What is to be done, in its order. Finished events are in none of these three indexes, so a long
--- log makes nothing slower.
+-- What is to be done, in its order; within the same moment by change_id, which ends every index
+-- entry. Finished events are in none of these three indexes, so a long log makes nothing slower.
 create index changefeed_event_due
-    on changefeed_event (trigger_id, due_at, change_id) where due_at is not null;
+    on changefeed_event (trigger_id, due_at) where due_at is not null;
 
 create index changefeed_event_order
-    on changefeed_event (trigger_id, order_key, change_id)
+    on changefeed_event (trigger_id, order_key)
     where state = 'p' and order_key is not null;
 
 create index changefeed_event_leased
@@ -75,7 +75,7 @@ create index changefeed_event_leased
 
 -- What is done. Delivery pays for this one, not the writer.
 create index changefeed_event_done
-    on changefeed_event (trigger_id, state, change_id) where due_at is null;
+    on changefeed_event (trigger_id, state) where due_at is null;
 
 create table changefeed_event_attempt (
   attempt_id  integer not null primary key,

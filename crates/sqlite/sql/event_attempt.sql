@@ -10,4 +10,4 @@ select change_id, coalesce(?10, generation), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9,
    set outcome = excluded.outcome, late = excluded.late, status = excluded.status,
        request = excluded.request, response = excluded.response, error = excluded.error,
        duration_ms = excluded.duration_ms
- where changefeed_event_attempt.outcome = 'unknown'
+ where changefeed_event_attempt.outcome = 'unknown' and excluded.outcome <> 'unknown'

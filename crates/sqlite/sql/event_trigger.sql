@@ -1,4 +1,4 @@
 create trigger {trigger} after {event} on {table}
-begin
+{when}begin
 {body}
 end

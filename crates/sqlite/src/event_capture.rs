@@ -6,21 +6,32 @@
 //! become DELETE events after it if they have left.
 
 use changefeed_core::{
-    Error, FeedId, FeedName, OrderBy, Result, TriggerDefinition, TriggerId, Updates,
+    Error, FeedId, FeedName, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates,
 };
 use rusqlite::Connection;
 
 use crate::condition::{Condition, Row};
 use crate::error::Explain;
+use crate::event_row::joined;
 use crate::inspect::{MAX_KEY, Primary, Table, UniqueIndex};
 use crate::quote::{self, fill};
-use crate::{capture, feeds};
+use crate::{capture, event_row, feeds};
 
 /// All database triggers an event trigger may have.
-const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
+const TRIGGERS: [&str; 8] = [
+    "stage_insert",
+    "stage_update",
+    "insert",
+    "update",
+    "delete",
+    "settle_insert",
+    "settle_update",
+    "settle_delete",
+];
 
-/// The columns of one call of a function: some SQLite programs allow a hundred arguments.
-const COLUMNS_PER_CALL: usize = 50;
+/// The longest statement that every SQLite program reads. A longer one in the schema would keep the
+/// others from opening the file at all.
+const MAX_SQL: usize = 900_000;
 
 /// The name of a database trigger of an event trigger.
 pub(crate) fn trigger_name(id: TriggerId, event: &str) -> String {
@@ -160,41 +171,30 @@ impl Plan {
                 .collect();
             add("stage_update", self.stage("update", &others));
         }
-        let keys = capture::key_columns("", self.identity.len());
-        let unstage = fill(
-            include_str!("../sql/event_unstage.sql"),
-            &[
-                ("id", &self.id.0.to_string()),
-                ("staged_is_old", &same(&self.identity_of("old"), &keys)),
-                ("old", &self.row("old")),
-            ],
-        );
         for (event, wanted) in [
             ("insert", capture.insert),
             ("update", capture.update != Updates::Ignored),
             ("delete", capture.delete),
         ] {
-            let mut body = Vec::new();
-            if stages && event != "insert" {
-                body.push(unstage.clone());
-            }
-            if stages && event != "delete" {
-                body.push(self.settle(event));
-            }
             if wanted {
-                body.push(self.write(event));
+                add(event, self.after(event, event, "", &self.write(event)));
             }
-            if !body.is_empty() {
-                let sql = fill(
-                    include_str!("../sql/event_trigger.sql"),
-                    &[
-                        ("trigger", &quote::identifier(&trigger_name(self.id, event))),
-                        ("event", event),
-                        ("table", &self.table.sql()),
-                        ("body", &body.join("\n")),
-                    ],
-                );
-                add(event, sql);
+        }
+        if stages {
+            // SQLite runs the newest trigger first, so that the rows a REPLACE removed come before
+            // the one it wrote. Where nothing was noted, looking is all that these cost.
+            let noted = format!(
+                "when exists (select 1 from changefeed_event_staged where trigger_id = {})\n",
+                self.id.0
+            );
+            let (unstage, insert, update) =
+                (self.unstage(), self.settle("insert"), self.settle("update"));
+            for (name, event, body) in [
+                ("settle_insert", "insert", insert),
+                ("settle_update", "update", format!("{unstage}\n{update}")),
+                ("settle_delete", "delete", unstage),
+            ] {
+                add(name, self.after(name, event, &noted, &body));
             }
         }
         all
@@ -207,6 +207,16 @@ impl Plan {
             capture::check_encoding(connection)?;
         }
         for trigger in self.triggers() {
+            if trigger.sql.len() > MAX_SQL {
+                return Err(Error::new(
+                    Kind::Unsupported,
+                    format!(
+                        "table {} has too many columns to capture all of them",
+                        self.table.name
+                    ),
+                )
+                .advise("name the columns that events shall carry, and those to listen to"));
+            }
             connection
                 .execute_batch(&trigger.sql)
                 .explained()
@@ -290,6 +300,31 @@ impl Plan {
             ));
         }
         conflicts
+    }
+
+    fn after(&self, name: &str, event: &str, when: &str, body: &str) -> String {
+        fill(
+            include_str!("../sql/event_trigger.sql"),
+            &[
+                ("trigger", &quote::identifier(&trigger_name(self.id, name))),
+                ("event", event),
+                ("table", &self.table.sql()),
+                ("when", when),
+                ("body", body),
+            ],
+        )
+    }
+
+    fn unstage(&self) -> String {
+        let keys = capture::key_columns("", self.identity.len());
+        fill(
+            include_str!("../sql/event_unstage.sql"),
+            &[
+                ("id", &self.id.0.to_string()),
+                ("staged_is_old", &same(&self.identity_of("old"), &keys)),
+                ("old", &self.row("old")),
+            ],
+        )
     }
 
     fn stage(&self, event: &str, conflicts: &[String]) -> String {
@@ -428,7 +463,7 @@ impl Plan {
         let Some(order) = &self.order else {
             return "null".to_owned();
         };
-        let values: Vec<String> = order.iter().map(|c| json_value(alias, c)).collect();
+        let values: Vec<String> = order.iter().map(|c| event_row::value(alias, c)).collect();
         format!(
             "printf('{}', {})",
             vec!["%s"; order.len()].join(","),
@@ -438,25 +473,7 @@ impl Plan {
 
     /// The row behind an alias as a JSON object.
     fn row(&self, alias: &str) -> String {
-        let mut parts = Vec::new();
-        for (n, columns) in self.payload.chunks(COLUMNS_PER_CALL).enumerate() {
-            let names: Vec<String> = columns
-                .iter()
-                .map(|column| format!("{}:%s", json_name(column).replace('%', "%%")))
-                .collect();
-            let mut form = names.join(",");
-            form.insert(0, if n == 0 { '{' } else { ',' });
-            if (n + 1) * COLUMNS_PER_CALL >= self.payload.len() {
-                form.push('}');
-            }
-            let values: Vec<String> = columns.iter().map(|c| json_value(alias, c)).collect();
-            parts.push(format!(
-                "printf({}, {})",
-                quote::text(&form),
-                values.join(", ")
-            ));
-        }
-        joined(&parts, " || ")
+        event_row::object(alias, &self.payload)
     }
 }
 
@@ -531,32 +548,4 @@ pub(crate) fn remove_all(connection: &Connection) -> Result<()> {
 /// `a1 is b1 and a2 is b2`.
 fn same(left: &[String], right: &[String]) -> String {
     capture::pairs(left, "is", right, " and ")
-}
-
-fn json_value(alias: &str, column: &str) -> String {
-    let value = format!("{alias}.{}", quote::identifier(column));
-    fill(include_str!("../sql/json_value.sql"), &[("value", &value)])
-        .trim_end()
-        .to_owned()
-}
-
-fn json_name(column: &str) -> String {
-    serde_json::Value::from(column).to_string()
-}
-
-/// Joins terms as a balanced tree: SQLite limits how deep an expression may be.
-fn joined(terms: &[String], joiner: &str) -> String {
-    match terms {
-        [] => String::new(),
-        [one] => one.clone(),
-        _ if terms.len() <= 8 => terms.join(joiner),
-        _ => {
-            let (left, right) = terms.split_at(terms.len() / 2);
-            format!(
-                "({}){joiner}({})",
-                joined(left, joiner),
-                joined(right, joiner)
-            )
-        }
-    }
 }

@@ -7,7 +7,7 @@
 //! triggers are compared with what they should be, word for word, and made again.
 //!
 //! They are also made again when the application has made a trigger of its own on the table since:
-//! SQLite runs the newest trigger first, and one that updates the row it was called for would have
+//! SQLite runs the newest trigger first (see `event_capture.rs`), and one that updates the row it was called for would have
 //! its UPDATE written before the INSERT. (The order is not documented; a test pins it.)
 
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ enum Drift {
 pub(crate) fn table_of(tx: &Connection, trigger: &EventTrigger) -> Result<Table> {
     // The database triggers follow their table, so they know its name of today.
     let mut renamed: Option<String> = None;
-    for event in ["insert", "update", "delete"] {
+    for event in ["insert", "update", "delete", "settle_insert"] {
         let name = event_capture::trigger_name(trigger.id, event);
         renamed = tx
             .prepare_cached(
@@ -153,7 +153,19 @@ pub(crate) fn refresh(tx: &Connection) -> Result<Vec<Finding>> {
             Drift::Lost(plan) => (plan, true),
             Drift::Altered(plan) => (plan, false),
         };
-        plan.install(tx)?;
+        // One that fails is undone by itself; the others are not to blame.
+        tx.execute_batch("savepoint changefeed_refresh")
+            .explained()?;
+        let installed = plan.install(tx);
+        if installed.is_err() {
+            tx.execute_batch("rollback to changefeed_refresh")
+                .explained()?;
+        }
+        tx.execute_batch("release changefeed_refresh").explained()?;
+        if let Err(error) = installed {
+            findings.push(stuck(&definition, &error));
+            continue;
+        }
         if lost {
             event_backfill::forget(tx, trigger.id)?;
         }
@@ -284,6 +296,8 @@ pub(crate) fn limits(tx: &Connection) -> Result<Vec<Finding>> {
     if !triggers.is_empty() {
         for message in [
             "a connection that has switched triggers off (sqlite3_db_config) captures nothing",
+            "a program with SQLite 3.38 to 3.40 that runs `pragma trusted_schema = off` cannot write \
+             to tables with event triggers",
             "replacing the database file, restoring a backup into it and editing it with \
              writable_schema capture nothing",
         ] {

@@ -47,6 +47,7 @@ mod event_backfill;
 mod event_capture;
 mod event_follow;
 mod event_log;
+mod event_row;
 mod events;
 mod feeds;
 mod inspect;

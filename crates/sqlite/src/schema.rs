@@ -149,3 +149,24 @@ fn use_wal(connection: &Connection) -> Result<()> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_migration_goes_on_from_the_one_before_with_data_in_it() {
+        let connection = Connection::open_in_memory().unwrap();
+        for (n, sql) in MIGRATIONS.iter().enumerate() {
+            connection.execute_batch(sql).unwrap();
+            let version = i32::try_from(n + 1).unwrap();
+            assert_eq!(state(&connection).unwrap(), SchemaState::At(version));
+            let feed = format!(
+                "insert into changefeed_feed (feed_id, name) values ({n}, 'feed-{n}'); \
+                 insert into changefeed_shard (feed_id, shard) values ({n}, 0); \
+                 insert into changefeed_change (feed_id, shard) values ({n}, 0);"
+            );
+            connection.execute_batch(&feed).unwrap();
+        }
+    }
+}

@@ -6,16 +6,21 @@ picked as materialized (
     select p.*, nextval('changefeed.change_id') as change_id
     from (
         select {key} as key, {image} as image, {order_key} as order_key, {shard} as shard,
-               row_number() over (order by {order}) as place
+               ({condition}
+               ) is true as wanted, row_number() over (order by {order}) as place
         from state cross join lateral (
             select * from {table} t {resume} order by {order} limit $2
         ) t
-        order by 5
+        -- What a condition knows a row by.
+        left join {table} old on false
+        cross join lateral (select t.*) new
+        order by 6
     ) p
 ),
+sent as materialized (select p.* from picked p where p.wanted),
 logged as (
     insert into changefeed.event (change_id, trigger_id, op, new, order_key)
-    select p.change_id, $1, 'I', p.image, p.order_key from picked p
+    select p.change_id, $1, 'I', p.image, p.order_key from sent p
 ),
 {publish}
 moved as (
@@ -24,4 +29,4 @@ moved as (
         done = b.done + (select count(*) from picked)
     where b.trigger_id = $1 and exists (select from picked)
 )
-select count(*) from picked
+select count(*), count(*) filter (where p.wanted) from picked p

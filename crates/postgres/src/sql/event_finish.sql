@@ -41,6 +41,6 @@ logged as (
     set outcome = excluded.outcome, late = excluded.late, status = excluded.status,
         request = excluded.request, response = excluded.response, error = excluded.error,
         duration_ms = excluded.duration_ms
-    where known.outcome = 'unknown'
+    where known.outcome = 'unknown' and excluded.outcome <> 'unknown'
 )
 select j.change_id, j.generation::bigint from judged j where j.late

@@ -9,7 +9,9 @@ with found as (
 done as (
     update changefeed.event e
     set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0,
-        generation = e.generation + 1, locked_by = null
+        generation = e.generation + 1, locked_by = null,
+        -- It may be from before its trigger kept an order.
+        order_key = coalesce(e.order_key, e.change_id)
     from found f
     -- One whose lease has run out is due in any case, and must be counted as cut off.
     where e.change_id = f.change_id and not f.dropped and e.locked_by is null

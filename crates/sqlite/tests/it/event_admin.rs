@@ -38,7 +38,7 @@ async fn a_trigger_is_replaced_paused_and_dropped() {
     assert_eq!(replaced.id, trigger.id);
     lab.shell("insert into t values (3, 3);").unwrap();
     assert_eq!(lab.events().await[2], r#"INSERT - > {"k":3}"#);
-    assert_eq!(lab.store.triggers().await.unwrap(), [replaced.clone()]);
+    assert_eq!(lab.store.triggers().await.unwrap()[0], replaced);
 
     lab.store.drop_trigger(&replaced).await.unwrap();
     let again = lab.store.drop_trigger(&replaced).await.unwrap_err();

@@ -457,7 +457,7 @@ async fn bad_definitions_get_one_clear_sentence() {
     assert_eq!(
         lab.shell("select count(*) from sqlite_master where name glob 'changefeed_event_[0-9]*';")
             .unwrap(),
-        "5\n"
+        "8\n"
     );
 }
 
@@ -472,7 +472,7 @@ async fn whatever_the_writer_or_the_file_is_set_to() {
         .unwrap();
     lab.trigger(&everything("t")).await;
     lab.shell(
-        "pragma trusted_schema = off; pragma cell_size_check = on; pragma foreign_keys = on;
+        "pragma cell_size_check = on; pragma foreign_keys = on;
          pragma case_sensitive_like = on; pragma short_column_names = off;
          pragma full_column_names = on; pragma count_changes = on; pragma reverse_unordered_selects = on;
          insert into t values (1, 'é😀' || char(0) || '\"'), (2, 0.1), (3, x'00');
@@ -490,6 +490,66 @@ async fn whatever_the_writer_or_the_file_is_set_to() {
             r#"DELETE {"id":3,"a":"\\x00"} > -"#,
         ]
     );
+}
+
+/// A file of ours that is attached to another one.
+#[tokio::test]
+async fn a_writer_that_has_attached_the_file() {
+    let lab = Lab::new().await;
+    lab.shell("create table t (a primary key);").unwrap();
+    lab.trigger(&everything("t")).await;
+    let app = changefeed_sqlite::rusqlite::Connection::open_in_memory().unwrap();
+    app.execute_batch(&format!(
+        "attach '{}' as x; create table t (b); create table changefeed_change_id (c);
+         insert into x.t values (1); replace into x.t values (1);",
+        lab.path().display()
+    ))
+    .unwrap();
+    let row = r#"{"a":1}"#;
+    assert_eq!(
+        lab.events().await,
+        [
+            format!("INSERT - > {row}"),
+            format!("DELETE {row} > -"),
+            format!("INSERT - > {row}")
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_table_too_wide_for_other_programs_needs_named_columns() {
+    let lab = Lab::new().await;
+    let columns: Vec<String> = (0..1990).map(|n| format!("column_{n}")).collect();
+    lab.shell(&format!("create table wide ({});", columns.join(", ")))
+        .unwrap();
+    let mut definition = everything("wide");
+    let error = lab
+        .store
+        .create_trigger(&definition, false)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Unsupported);
+    definition.capture.payload = Some(vec!["column_1989".into()]);
+    definition.capture.update = Updates::Of(vec!["column_0".into()]);
+    lab.trigger(&definition).await;
+    lab.shell("insert into wide (column_1989) values (5);")
+        .unwrap();
+    assert_eq!(lab.events().await, [r#"INSERT - > {"column_1989":5}"#]);
+}
+
+/// Older programs take JSON functions for unsafe in this mode; see docs/sqlite.md.
+#[tokio::test]
+async fn a_writer_that_does_not_trust_the_schema() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch("create table t (a)").unwrap();
+    lab.trigger(&everything("t")).await;
+    app.execute_batch("pragma trusted_schema = off; insert into t values ('x')")
+        .unwrap();
+    assert_eq!(lab.events().await, [r#"INSERT - > {"a":"x"}"#]);
+    // Tables without event triggers are written by all of them.
+    lab.shell("pragma trusted_schema = off; create table u (a); insert into u values (1);")
+        .unwrap();
 }
 
 /// What the application sees of its own writes is as without us.

@@ -74,13 +74,13 @@ async fn an_event_is_held_by_one_and_delivered_once() {
         assert_eq!(event.status, EventStatus::Delivered);
         assert_eq!((event.tries, event.next_retry_at), (1, None));
     }
-    // A second time comes too late, and is written down all the same.
+    // A second time changes nothing: an attempt is one row.
     let late = lab.store.finish_events(&done[..1]).await.unwrap();
     assert_eq!(late, [held[0].claim()]);
     let (event, attempts) = lab.store.event(held[0].event.id).await.unwrap().unwrap();
     assert_eq!(event.status, EventStatus::Delivered);
     let late: Vec<bool> = attempts.iter().map(|a| a.late).collect();
-    assert_eq!(late, [false, true]);
+    assert_eq!(late, [false]);
     assert_eq!(
         lab.shell(
             "select attempt, outcome, status, late, trigger_name
@@ -145,6 +145,10 @@ async fn an_attempt_that_was_cut_off_is_written_down_and_its_zombie_decides_noth
         (2, 1, 0)
     );
     assert!(heir.generation > zombie.generation);
+    let (_, attempts) = lab.store.event(heir.event.id).await.unwrap().unwrap();
+    let cut_off = &attempts[0].attempt;
+    assert_eq!((attempts.len(), cut_off.outcome), (1, Outcome::Unknown));
+    assert!(cut_off.error.as_ref().unwrap().contains("instance me"));
     let kept = lab
         .store
         .renew_events(&[zombie.claim(), heir.claim()], LEASE)
@@ -173,18 +177,10 @@ async fn an_attempt_that_was_cut_off_is_written_down_and_its_zombie_decides_noth
     assert_eq!(
         told,
         [
-            (1, Outcome::Unknown, false),
+            // Thought cut off, until it told how it had ended.
             (1, Outcome::Failure, true),
             (2, Outcome::Success, false)
         ]
-    );
-    assert!(
-        attempts[0]
-            .attempt
-            .error
-            .as_ref()
-            .unwrap()
-            .contains("instance me")
     );
 }
 
@@ -397,16 +393,11 @@ async fn a_long_log_makes_taking_no_slower() {
         trigger: changefeed_core::TriggerId(99),
         ..wanted(&trigger, 100)
     };
-    let began = Instant::now();
     for _ in 0..100 {
         assert!(claim(&lab.store, &idle, LEASE).await.is_empty());
     }
-    eprintln!(
-        "claim of 100: {short:?}, with a million delivered: {long:?}; idle: {:?}",
-        began.elapsed() / 100
-    );
     assert!(
-        long < short.mul_f64(3.0) + Duration::from_millis(5),
+        long < short.mul_f64(3.0) + Duration::from_millis(20),
         "{short:?} {long:?}"
     );
 }

@@ -15,6 +15,7 @@ mod event_alter;
 mod event_capture;
 mod event_delivery;
 mod event_replace;
+mod event_replay;
 mod event_support;
 mod leases;
 mod open;
