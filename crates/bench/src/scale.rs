@@ -86,12 +86,12 @@ impl Scale {
             looks: 21,
             follow: Duration::from_secs(3),
             idle: Duration::from_secs(4),
-            deliveries: 15_000,
+            deliveries: 10_000,
             event_log: 200_000,
             held_events: 100_000,
             empty_claims: 100,
             full_claims: 20,
-            work: Duration::from_secs(4),
+            work: Duration::from_secs(3),
             ..whole
         }
     }

@@ -34,11 +34,11 @@ pub(super) async fn measure(
     let trigger = scratch.send_to(NOWHERE).await?;
     let id = trigger.id.0;
     let mut short = Costs::default();
-    findings.doing("fetching: from an empty log");
+    findings.doing("fetch: from an empty log");
     clear_log(scratch).await?;
     look(scratch, &trigger, scale, &mut short).await?;
 
-    findings.doing(&format!("fetching: {} delivered events", scale.event_log));
+    findings.doing(&format!("fetch: {} delivered events", scale.event_log));
     clear_log(scratch).await?;
     scratch
         .run(&format!(
@@ -52,7 +52,7 @@ pub(super) async fn measure(
     look(scratch, &trigger, scale, &mut long).await?;
 
     findings.doing(&format!(
-        "fetching: {} events delivered while a snapshot was held",
+        "fetch: {} events delivered while a snapshot was held",
         scale.held_events
     ));
     clear_log(scratch).await?;
@@ -78,19 +78,19 @@ pub(super) async fn measure(
     drop(holder);
 
     // Once more, in case the machine has become slower or faster in the meantime.
-    findings.doing("fetching: from an empty log again");
+    findings.doing("fetch: from an empty log again");
     clear_log(scratch).await?;
     look(scratch, &trigger, scale, &mut short).await?;
 
     let whole = scale.event_log >= 1_000_000;
     let (empty, full) = match whole {
         true => (
-            "taking of 0 events with 1 million delivered, against none",
-            "taking of 100 events with 1 million delivered, against none",
+            "fetch, nothing due, 1 million delivered, against none",
+            "fetch of 100, 1 million delivered, against none",
         ),
         false => (
-            "taking of 0 events with 200,000 delivered, against none",
-            "taking of 100 events with 200,000 delivered, against none",
+            "fetch, nothing due, 200,000 delivered, against none",
+            "fetch of 100, 200,000 delivered, against none",
         ),
     };
     let most = Some(Budget::at_most(1.3));
@@ -104,12 +104,12 @@ pub(super) async fn measure(
     findings.add(Measure::medians(full, "ms", &long.full, &short.full, most));
     let (empty, full) = match whole {
         true => (
-            "the same of 0, delivered under a held snapshot",
-            "the same of 100, delivered under a held snapshot",
+            "fetch, nothing due, 1 million delivered under a held snapshot",
+            "fetch of 100, 1 million delivered under a held snapshot",
         ),
         false => (
-            "the same of 0, 100,000 delivered under a held snapshot",
-            "the same of 100, 100,000 delivered under a held snapshot",
+            "fetch, nothing due, 100,000 delivered under a held snapshot",
+            "fetch of 100, 100,000 delivered under a held snapshot",
         ),
     };
     findings.add(Measure::medians(
