@@ -25,7 +25,9 @@ cut_off as (
 select e.change_id, e.trigger_id, e.generation::bigint, e.tries::integer, e.cut_off::integer,
        e.op::text, e.old, e.new, e.session_variables, e.trace_context,
        to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-       t.name::text, t.schema_name, t.table_name, (select s.salt from changefeed.event_salt s)
+       t.name::text, t.schema_name, t.table_name, (select s.salt from changefeed.event_salt s),
+       extract(epoch from clock_timestamp() - d.due_at)::float8 * 1000
 from taken e
+join due d on d.change_id = e.change_id
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id
 order by e.change_id
