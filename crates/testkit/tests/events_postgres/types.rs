@@ -17,7 +17,7 @@ pub(crate) const ODD: &str = "set timezone = 'America/St_Johns'; set datestyle =
     set default_text_search_config = 'pg_catalog.german'";
 
 /// Types with values of theirs, as literals.
-const VALUES: [(&str, &[&str]); 76] = [
+const VALUES: [(&str, &[&str]); 74] = [
     ("bool", &["true", "false"]),
     ("bytea", &["'\\x'", "'\\x00ff5c27'", "'\\x61'"]),
     ("\"char\"", &["'a'", "'\"'"]),
@@ -27,7 +27,6 @@ const VALUES: [(&str, &[&str]); 76] = [
         &["9223372036854775807", "-9223372036854775808", "0"],
     ),
     ("int2", &["32767", "-32768"]),
-    ("int2vector", &["'1 2 -3'"]),
     ("int4", &["2147483647", "-2147483648"]),
     ("regproc", &["'pg_catalog.now'", "0"]),
     (
@@ -46,12 +45,11 @@ const VALUES: [(&str, &[&str]); 76] = [
     ("tid", &["'(42,7)'"]),
     ("xid", &["'4294967295'"]),
     ("cid", &["'7'"]),
-    ("oidvector", &["'1 4294967295'"]),
     (
         "json",
         &[
             "'{\"a\":1,\"a\":2, \"b\" : [1.0, 1e400, 12345678901234567890123]}'",
-            "'\"\\ud83d\\ude00\"'",
+            "'{\"u\":\"\\ud83d\\ude00\"}'",
             // An array within would be a dimension of the array of these.
             "'{\"x\":[]}'",
         ],
@@ -262,6 +260,9 @@ fn every_type_of_the_server_comes_back_as_it_was() {
     });
 }
 
+/// Arrays that begin with 0, which JSON does not tell; their form is below.
+const VECTORS: [&str; 2] = ["int2vector", "oidvector"];
+
 /// Compares what the events say with what the table holds, column by column.
 async fn come_back(scene: &Scene, op: &str, side: &str, rows: usize) {
     for (n, (kind, literals)) in VALUES.iter().enumerate() {
@@ -271,7 +272,9 @@ async fn come_back(scene: &Scene, op: &str, side: &str, rows: usize) {
                 .query(&format!(
                     "select t.{column}::text, (e.{side} -> '{column}')::text \
                      from changefeed.event_log e \
-                     cross join lateral json_populate_record(null::orders, e.{side}) p \
+                     cross join lateral json_populate_record(null::orders, \
+                       json_build_object('id', e.{side} -> 'id', \
+                                         '{column}', e.{side} -> '{column}')) p \
                      join orders t on t.id = p.id \
                      where e.op = '{op}' and not (row(t.{column})::record *= \
                                                   row(p.{column})::record)"
@@ -283,7 +286,9 @@ async fn come_back(scene: &Scene, op: &str, side: &str, rows: usize) {
                 .session
                 .number(&format!(
                     "select count(*) from changefeed.event_log e \
-                     cross join lateral json_populate_record(null::orders, e.{side}) p \
+                     cross join lateral json_populate_record(null::orders, \
+                       json_build_object('id', e.{side} -> 'id', \
+                                         '{column}', e.{side} -> '{column}')) p \
                      join orders t on t.id = p.id \
                      where e.op = '{op}' and t.{column} is not null"
                 ))
@@ -316,6 +321,7 @@ async fn every_type_is_in_the_list(scene: &Scene) {
         .iter()
         .map(|(kind, _)| kind.split('(').next().unwrap().replace('"', ""))
         .chain(WITHOUT_VALUES.map(str::to_owned))
+        .chain(VECTORS.map(str::to_owned))
         .collect();
     let missing: Vec<&String> = all.difference(&known).collect();
     assert!(missing.is_empty(), "types without a test: {missing:?}");
@@ -360,6 +366,8 @@ fn values_have_their_documented_form() {
             ("json", "'{\"b\" : 1, \"b\":2}'", "{\"b\" : 1, \"b\":2}"),
             ("json", "'\"\\u0000 \\ud800\"'", "\"\\u0000 \\ud800\""),
             ("json", "'[]'", "[]"),
+            ("int2vector", "'1 2 -3'", "[1,2,-3]"),
+            ("oidvector", "'1 4294967295'", "[\"1\",\"4294967295\"]"),
             ("int[]", "array[[1,null],[3,4]]", "[[1,null],[3,4]]"),
             ("money", "'-1234.5'", "\"-$1,234.50\""),
             (
