@@ -14,14 +14,17 @@
 create table changefeed.event_trigger (
     trigger_id     integer generated always as identity primary key,
     name           varchar(100) not null check (name ~ '^[A-Za-z]+[A-Za-z0-9_\-]*$'),
-    -- The table; an oid follows it when it is renamed. The names are those it had last.
-    source         oid not null,
+    -- The table; a regclass follows it when it is renamed, and is dumped as a name. The names are
+    -- those it had last.
+    source         regclass not null,
     schema_name    text not null,
     table_name     text not null,
     -- What a person wrote, as JSON.
     definition     jsonb not null,
     -- The places of the columns that the definition names, so that a renamed one is found.
     columns        jsonb not null default '{}',
+    -- Where these places mean something: a dump that is restored numbers columns anew.
+    columns_of     text,
     -- What the columns of the table and of its partitions were when the triggers were made.
     signatures     text[] not null default '{}',
     feed_id        smallint references changefeed.feed,
@@ -237,8 +240,10 @@ $$;
 -- A row as JSON.
 create function changefeed.row_json(source oid, alias text, wanted text[]) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select format('(select row_to_json(changefeed_row.*) from (select %s) changefeed_row)',
-                  changefeed.safe_columns(source, alias, wanted))
+    select coalesce(
+        format('(select row_to_json(changefeed_row.*) from (select %s) changefeed_row)',
+               nullif(changefeed.safe_columns(source, alias, wanted), '')),
+        '''{}''::json')
 $$;
 
 -- A column's text, or null if there is no such column.
@@ -250,15 +255,23 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     where a.attrelid = source and a.attname = column_name and a.attnum > 0 and not a.attisdropped
 $$;
 
+-- A table in this cluster, as no other cluster has it.
+create function changefeed.place_of(source oid) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select (select s.system_identifier from pg_control_system() s) || '/' || source
+$$;
+
 -- The names that columns have now which a definition names; null if it names none, and without
 -- those that were dropped.
 create function changefeed.current_columns(of_trigger changefeed.event_trigger, names jsonb)
 returns text[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select array_agg(a.attname::text)
+    select case when jsonb_typeof(names) = 'array' then coalesce(array_agg(a.attname::text), '{}') end
     from jsonb_array_elements_text(case jsonb_typeof(names) when 'array' then names end) n(name)
-    join pg_attribute a on a.attrelid = of_trigger.source and not a.attisdropped
-                       and a.attnum = (of_trigger.columns ->> n.name)::smallint
+    join pg_attribute a on a.attrelid = of_trigger.source and a.attnum > 0 and not a.attisdropped
+        and case when of_trigger.columns_of = changefeed.place_of(of_trigger.source)
+                 then a.attnum = (of_trigger.columns ->> n.name)::smallint
+                 else a.attname = n.name end
 $$;
 
 -- The expressions that a capture function is made of, for a table as it is now.
@@ -292,7 +305,8 @@ begin
     e.before := changefeed.row_json(relation, old_alias, payload);
     e.after := changefeed.row_json(relation, new_alias, payload);
 
-    listened := changefeed.current_columns(t, capture -> 'update' -> 'of');
+    -- If all of them are gone, every change counts.
+    listened := nullif(changefeed.current_columns(t, capture -> 'update' -> 'of'), '{}');
     -- The image of a row, not its equality: json has none, and null is as good as any value.
     if listened is null then
         e.differs := format('%s *<> %s', old_alias, new_alias);
@@ -311,8 +325,8 @@ begin
         join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
         where x.indrelid = relation and x.indisprimary;
     elsif jsonb_typeof(capture -> 'order_by') = 'object' then
-        key := changefeed.current_columns(t,
-            jsonb_build_array(capture -> 'order_by' -> 'column'));
+        key := nullif(changefeed.current_columns(t,
+            jsonb_build_array(capture -> 'order_by' -> 'column')), '{}');
     end if;
     -- The new row decides, and in a delete the old one.
     if key is not null then
@@ -416,6 +430,32 @@ create trigger event_feed_guard before delete on changefeed.feed
 for each row execute function changefeed.event_feed_guard();
 create trigger event_feed_guard before delete on changefeed.shard_definition
 for each row execute function changefeed.event_feed_guard();
+
+-- Claiming --------------------------------------------------------------------------------------
+
+-- How many events of a trigger may be taken; 0 if another instance is at it in this very moment.
+-- Whoever gets more holds the trigger's row until its statement is over. What others have taken is
+-- counted by a statement of its own, which sees what was committed before the lock was had.
+create function changefeed.claim_room(of_trigger integer, room integer, overall integer)
+returns integer
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    held bigint;
+begin
+    perform from changefeed.event_trigger t
+    where t.trigger_id = of_trigger and t.paused_because is null and t.dropped_at is null
+    for no key update skip locked;
+    if not found then
+        return 0;
+    end if;
+    if overall is null then
+        return room;
+    end if;
+    select count(*) into held from changefeed.event e
+    where e.trigger_id = of_trigger and e.due_at > (select clock_timestamp())
+      and e.locked_by is not null;
+    return greatest(0, least(room, overall - held));
+end $$;
 
 revoke all on all functions in schema changefeed from public;
 -- Whoever may read the views needs these; they tell nobody anything.

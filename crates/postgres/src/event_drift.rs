@@ -21,6 +21,8 @@ struct Look {
     table: Option<Table>,
     /// Whether the table was called something else.
     renamed: bool,
+    /// Whether it was restored from a dump, so that its columns have other numbers.
+    restored: bool,
     /// The columns when the functions were written.
     known: Vec<String>,
     shape: Shape,
@@ -38,6 +40,7 @@ impl Look {
                 trigger,
                 table: None,
                 renamed: false,
+                restored: false,
                 known: Vec::new(),
                 installed: BTreeMap::new(),
             }));
@@ -60,6 +63,7 @@ impl Look {
             plan: Plan::new(&trigger.definition, &shape),
             known: row.get(6),
             renamed: row.get(7),
+            restored: row.get(8),
             installed: installed
                 .iter()
                 .map(|r| (r.get(0), (r.get(1), r.get(2))))
@@ -153,7 +157,7 @@ impl PostgresStore {
     pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
-            let altered = look.columns_changed() || look.triggers_differ();
+            let altered = look.columns_changed() || look.triggers_differ() || look.restored;
             if look.table.is_none() || !(altered || look.renamed) {
                 continue;
             }
@@ -200,6 +204,7 @@ impl PostgresStore {
         each_column(&mut definition, |name| {
             let now = places
                 .get(name.as_str())
+                .filter(|_| !look.restored)
                 .and_then(|place| table.columns.iter().find(|c| c.place == *place));
             if let Some(column) = now {
                 name.clone_from(&column.name);

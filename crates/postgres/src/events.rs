@@ -1,30 +1,19 @@
-//! Claiming events, and writing down what became of them.
+//! Keeping events, and writing down what became of them.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
     CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Finished,
-    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerId, TriggerState, Verdict,
-    Wanted,
+    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict, Wanted,
 };
-use deadpool_postgres::GenericClient;
 use serde_json::value::RawValue;
-use tokio_postgres::types::ToSql;
 
 use crate::PostgresStore;
 use crate::encoding::{ascii_json, ascii_text};
 use crate::error::db;
-use crate::event_log::{captured, number};
-use crate::floors::{Floors, Look, Took};
-use crate::template::fill;
-
-/// How many due events, and then how many keys, one claim of ordered events looks at.
-const LOOKED_AT: i64 = 1000;
-const KEYS_PER_CLAIM: i32 = 1000;
+use crate::event_log::number;
 
 #[async_trait]
 impl EventStore for PostgresStore {
@@ -34,30 +23,7 @@ impl EventStore for PostgresStore {
         owner: &str,
         lease: Duration,
     ) -> Result<Vec<LeasedEvent>> {
-        let client = self.client().await?;
-        let claim = Claim {
-            owner,
-            lease,
-            floors: &self.inner.floors,
-            walks: &self.inner.walks,
-        };
-        let mut taken = Vec::new();
-        // All triggers without special wishes in one round trip.
-        let plain: Vec<&Wanted> = wanted
-            .iter()
-            .filter(|w| w.overall.is_none() && !w.ordered)
-            .collect();
-        if !plain.is_empty() {
-            claim.plain(&client, &plain, &mut taken).await?;
-        }
-        for one in wanted.iter().filter(|w| w.overall.is_none() && w.ordered) {
-            claim.ordered(&client, one, &mut taken).await?;
-        }
-        drop(client);
-        for one in wanted.iter().filter(|w| w.overall.is_some()) {
-            self.claim_capped(&claim, one, &mut taken).await?;
-        }
-        Ok(taken)
+        self.claim(wanted, owner, lease).await
     }
 
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
@@ -185,238 +151,6 @@ impl EventStore for PostgresStore {
     }
 }
 
-impl PostgresStore {
-    /// Claims events of a trigger that has a limit over all instances. Its row is locked, so that
-    /// two instances cannot both take the last place; whoever finds it locked comes back later.
-    async fn claim_capped(
-        &self,
-        claim: &Claim<'_>,
-        wanted: &Wanted,
-        taken: &mut Vec<LeasedEvent>,
-    ) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
-        let locked = transaction
-            .query_opt(
-                "select from changefeed.event_trigger where trigger_id = $1 \
-                 for no key update skip locked",
-                &[&wanted.trigger.0],
-            )
-            .await
-            .map_err(db)?;
-        if locked.is_none() {
-            return Ok(());
-        }
-        // In a statement of its own, so that it sees what was taken before the lock was free.
-        let held: i64 = transaction
-            .query_one(
-                "select count(*) from changefeed.event \
-                 where trigger_id = $1 and locked_by is not null \
-                   and due_at > (select clock_timestamp())",
-                &[&wanted.trigger.0],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        let free = i64::from(wanted.overall.unwrap_or(u32::MAX)) - held;
-        let limit = u32::try_from(free).unwrap_or(0).min(wanted.limit);
-        if limit > 0 {
-            let room = Wanted { limit, ..*wanted };
-            if wanted.ordered {
-                claim.ordered(&transaction, &room, taken).await?;
-            } else {
-                claim.plain(&transaction, &[&room], taken).await?;
-            }
-        }
-        transaction.commit().await.map_err(db)
-    }
-}
-
-/// Who claims, and for how long.
-struct Claim<'a> {
-    owner: &'a str,
-    lease: Duration,
-    floors: &'a Floors,
-    walks: &'a Walks,
-}
-
-impl Claim<'_> {
-    async fn plain(
-        &self,
-        client: &impl GenericClient,
-        wanted: &[&Wanted],
-        taken: &mut Vec<LeasedEvent>,
-    ) -> Result<()> {
-        let triggers: Vec<i32> = wanted.iter().map(|w| w.trigger.0).collect();
-        let rooms: Vec<i32> = wanted.iter().map(|w| number(w.limit)).collect();
-        let sql = fill(
-            include_str!("sql/event_claim.sql"),
-            &[("take", include_str!("sql/event_take.sql"))],
-        );
-        let looks: Vec<Look> = wanted
-            .iter()
-            .map(|w| self.floors.begin(w.trigger))
-            .collect();
-        let floors: Vec<Option<i64>> = looks.iter().map(|look| look.from).collect();
-        let parameters: [&(dyn ToSql + Sync); 5] = [
-            &triggers,
-            &rooms,
-            &self.owner,
-            &milliseconds(self.lease),
-            &floors,
-        ];
-        let before = taken.len();
-        let moments = run(client, &sql, &parameters, taken).await?;
-        for (one, look) in wanted.iter().zip(looks) {
-            let of_this = taken[before..]
-                .iter()
-                .zip(&moments)
-                .filter(|(event, _)| event.trigger == one.trigger);
-            let count = of_this.clone().count();
-            let took = of_this
-                .map(|(_, moment)| *moment)
-                .max_by_key(|moment| moment.due)
-                .map(|moment| Took {
-                    last_due: moment.due,
-                    now: moment.now,
-                    full: count >= one.limit as usize,
-                });
-            self.floors.end(one.trigger, look, took);
-        }
-        Ok(())
-    }
-
-    async fn ordered(
-        &self,
-        client: &impl GenericClient,
-        wanted: &Wanted,
-        taken: &mut Vec<LeasedEvent>,
-    ) -> Result<()> {
-        let before = taken.len();
-        let (triggers, rooms) = ([wanted.trigger.0], [number(wanted.limit)]);
-        let sql = fill(
-            include_str!("sql/event_claim_ordered.sql"),
-            &[("take", include_str!("sql/event_take.sql"))],
-        );
-        let parameters: [&(dyn ToSql + Sync); 5] = [
-            &triggers.as_slice(),
-            &rooms.as_slice(),
-            &self.owner,
-            &milliseconds(self.lease),
-            &LOOKED_AT,
-        ];
-        run(client, &sql, &parameters, taken).await?;
-        if taken.len() - before >= wanted.limit as usize {
-            return Ok(());
-        }
-        let more: bool = client
-            .query_one(
-                "select exists (select from changefeed.event \
-                 where trigger_id = $1 and due_at <= (select clock_timestamp()) \
-                 order by due_at, change_id offset $2)",
-                &[&wanted.trigger.0, &LOOKED_AT],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        if !more {
-            return Ok(());
-        }
-        let found = self.walk(client, wanted.trigger).await?;
-        let room = wanted.limit - u32::try_from(taken.len() - before).unwrap_or(wanted.limit);
-        let sql = fill(
-            include_str!("sql/event_claim_heads.sql"),
-            &[("take", include_str!("sql/event_take.sql"))],
-        );
-        let rooms = [number(room)];
-        let parameters: [&(dyn ToSql + Sync); 5] = [
-            &triggers.as_slice(),
-            &rooms.as_slice(),
-            &self.owner,
-            &milliseconds(self.lease),
-            &found,
-        ];
-        run(client, &sql, &parameters, taken).await?;
-        Ok(())
-    }
-
-    /// The oldest events of the next keys, where they are due. Goes on where the last walk ended,
-    /// so that every key has its turn.
-    async fn walk(&self, client: &impl GenericClient, trigger: TriggerId) -> Result<Vec<i64>> {
-        let from = self.walks.at(trigger);
-        let rows = client
-            .query(
-                &client
-                    .prepare_cached(include_str!("sql/event_walk.sql"))
-                    .await
-                    .map_err(db)?,
-                &[&trigger.0, &from, &KEYS_PER_CLAIM],
-            )
-            .await
-            .map_err(db)?;
-        let last: Option<i64> = rows.last().map(|row| row.get(0));
-        let complete = rows.len() < usize::try_from(KEYS_PER_CLAIM).unwrap_or(0);
-        self.walks.set(
-            trigger,
-            last.filter(|_| !complete).map_or(i64::MIN, |key| key + 1),
-        );
-        Ok(rows
-            .iter()
-            .filter(|row| row.get(2))
-            .map(|row| row.get(1))
-            .collect())
-    }
-}
-
-/// How far the keys of ordered triggers were looked at.
-#[derive(Debug, Default)]
-pub(crate) struct Walks(Mutex<HashMap<TriggerId, i64>>);
-
-impl Walks {
-    fn at(&self, trigger: TriggerId) -> i64 {
-        let walks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        walks.get(&trigger).copied().unwrap_or(i64::MIN)
-    }
-
-    fn set(&self, trigger: TriggerId, key: i64) {
-        let mut walks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        walks.insert(trigger, key);
-    }
-}
-
-/// When an event was due, and when it was taken.
-#[derive(Debug, Clone, Copy)]
-struct Moment {
-    due: i64,
-    now: i64,
-}
-
-/// Runs a claim. Returns when each event was due.
-async fn run(
-    client: &impl GenericClient,
-    sql: &str,
-    parameters: &[&(dyn ToSql + Sync)],
-    taken: &mut Vec<LeasedEvent>,
-) -> Result<Vec<Moment>> {
-    let statement = client.prepare_cached(sql).await.map_err(db)?;
-    let rows = client.query(&statement, parameters).await.map_err(db)?;
-    for row in &rows {
-        let count = |place: usize| u32::try_from(row.get::<_, i32>(place)).unwrap_or(0);
-        taken.push(LeasedEvent {
-            trigger: TriggerId(row.get(1)),
-            generation: row.get(2),
-            attempt: count(3),
-            cut_off: count(4),
-            event: captured(row, 5)?,
-        });
-    }
-    let moment = |row: &tokio_postgres::Row| Moment {
-        due: row.get(15),
-        now: row.get(16),
-    };
-    Ok(rows.iter().map(moment).collect())
-}
-
 /// JSON in characters that the database can hold.
 fn spelt(json: &Option<Box<RawValue>>, utf8: bool) -> Option<Cow<'_, str>> {
     json.as_deref().map(|json| match utf8 {
@@ -432,7 +166,7 @@ fn claim_of(row: &tokio_postgres::Row) -> EventClaim {
     }
 }
 
-fn columns(claims: impl Iterator<Item = EventClaim>) -> (Vec<i64>, Vec<i32>) {
+pub(crate) fn columns(claims: impl Iterator<Item = EventClaim>) -> (Vec<i64>, Vec<i32>) {
     claims
         .map(|c| {
             let generation = i32::try_from(c.generation).unwrap_or(-1);
@@ -441,7 +175,7 @@ fn columns(claims: impl Iterator<Item = EventClaim>) -> (Vec<i64>, Vec<i32>) {
         .unzip()
 }
 
-fn milliseconds(time: Duration) -> f64 {
+pub(crate) fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 

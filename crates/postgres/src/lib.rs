@@ -12,6 +12,7 @@ mod encoding;
 mod error;
 mod event_backfill;
 mod event_capture;
+mod event_claim;
 mod event_drift;
 mod event_feeds;
 mod event_log;
@@ -55,7 +56,7 @@ struct Inner {
     joins: source::Joins,
     floors: floors::Floors,
     encoding: encoding::Encoding,
-    walks: events::Walks,
+    walks: event_claim::Walks,
     schema_checked: std::sync::atomic::AtomicBool,
 }
 
@@ -75,7 +76,7 @@ impl PostgresStore {
                 joins: source::Joins::default(),
                 floors: floors::Floors::default(),
                 encoding: encoding::Encoding::default(),
-                walks: events::Walks::default(),
+                walks: event_claim::Walks::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };

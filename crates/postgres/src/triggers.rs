@@ -159,7 +159,7 @@ async fn store(
     let places = json_of_places(table)?;
     let existing = client
         .query_opt(
-            "select trigger_id, source, paused_because from changefeed.event_trigger \
+            "select trigger_id, source::oid, paused_because from changefeed.event_trigger \
              where name = $1 and dropped_at is null for update",
             &[&definition.name.as_str()],
         )
@@ -169,8 +169,9 @@ async fn store(
         let row = client
             .query_one(
                 "insert into changefeed.event_trigger \
-                 (name, source, schema_name, table_name, definition, columns, feed_id) \
-                 values ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7) \
+                 (name, source, schema_name, table_name, definition, columns, feed_id, columns_of) \
+                 values ($1, $2::oid::regclass, $3, $4, $5::text::jsonb, $6::text::jsonb, $7, \
+                         changefeed.place_of($2)) \
                  returning trigger_id",
                 &[
                     &definition.name.as_str(),
@@ -206,7 +207,7 @@ async fn store(
     client
         .execute(
             "update changefeed.event_trigger \
-             set source = $2, schema_name = $3, table_name = $4, definition = $5::text::jsonb, \
+             set source = $2::oid::regclass, columns_of = changefeed.place_of($2), schema_name = $3, table_name = $4, definition = $5::text::jsonb, \
                  columns = $6::text::jsonb, feed_id = $7, updated_at = clock_timestamp() \
              where trigger_id = $1",
             &[
@@ -249,7 +250,8 @@ pub(crate) async fn rewrite(
     client
         .execute(
             "update changefeed.event_trigger \
-             set definition = $2::text::jsonb, columns = $3::text::jsonb, schema_name = $4, \
+             set definition = $2::text::jsonb, columns = $3::text::jsonb, \
+                 columns_of = changefeed.place_of(source), schema_name = $4, \
                  table_name = $5, updated_at = clock_timestamp() \
              where trigger_id = $1",
             &[

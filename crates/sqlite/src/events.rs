@@ -26,6 +26,9 @@ use crate::{SqliteStore, event_log, triggers, value};
 /// key, before keys are looked at one by one.
 const DUE_LOOKED_AT: i64 = 1000;
 
+/// How much one claim brings at most, in bytes.
+const BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
+
 /// How many keys of an ordered trigger are looked at in one call. The next call goes on from there.
 const KEYS_LOOKED_AT: usize = 2000;
 
@@ -394,7 +397,12 @@ fn claim(
     let mut take = tx
         .prepare_cached(include_str!("../sql/event_claim.sql"))
         .explained()?;
+    let mut bytes = 0;
     for candidate in found {
+        // Large rows are taken a few at a time: they are all in memory at once.
+        if bytes > BYTES_AT_ONCE {
+            break;
+        }
         if let Some(lost_by) = &candidate.lost_by {
             record_cut_off(tx, candidate.change_id, candidate.tries, lost_by)?;
         }
@@ -405,6 +413,12 @@ fn claim(
             continue;
         };
         let op: String = row.get(0).explained()?;
+        let (old, new) = (value::raw(row, 1)?, value::raw(row, 2)?);
+        bytes += [&old, &new]
+            .into_iter()
+            .flatten()
+            .map(|r| r.get().len())
+            .sum::<usize>();
         claimed.push(LeasedEvent {
             trigger,
             event: Event {
@@ -413,8 +427,8 @@ fn claim(
                 trigger: name.clone(),
                 table: TableName::qualified("main", table.as_str()),
                 op: Operation::from_letter(&op)?,
-                old: value::raw(row, 1)?,
-                new: value::raw(row, 2)?,
+                old,
+                new,
                 session_variables: value::raw(row, 3)?,
                 trace_context: value::raw(row, 4)?,
                 created_at: row.get(5).explained()?,

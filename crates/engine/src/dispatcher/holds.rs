@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{Delivery, EventClaim, EventTrigger, LeasedEvent, Store, TriggerId, Wanted};
+use serde_json::value::RawValue;
 use tokio::sync::Notify;
 
 use super::slots::Slots;
@@ -25,9 +26,33 @@ pub(super) struct Holds {
 struct State {
     slots: Slots,
     triggers: HashMap<TriggerId, Lane>,
-    /// When the lease was last asked for.
-    leases: HashMap<EventClaim, Instant>,
+    leases: HashMap<EventClaim, Hold>,
+    /// The size of all that is held.
+    bytes: usize,
     stopping: bool,
+}
+
+#[derive(Debug)]
+struct Hold {
+    /// When the lease was last asked for.
+    asked: Instant,
+    bytes: usize,
+}
+
+impl State {
+    fn forget(&mut self, claim: &EventClaim) {
+        if let Some(hold) = self.leases.remove(claim) {
+            self.bytes = self.bytes.saturating_sub(hold.bytes);
+        }
+    }
+}
+
+/// Rows are held in memory up to this size; more are taken when some were written down.
+const BYTES: usize = 32 * 1024 * 1024;
+
+fn size(event: &LeasedEvent) -> usize {
+    let length = |row: &Option<Box<RawValue>>| row.as_ref().map_or(0, |r| r.get().len());
+    length(&event.event.old) + length(&event.event.new)
 }
 
 /// The events of one trigger that wait for a place.
@@ -53,6 +78,7 @@ impl Holds {
                 slots: Slots::new(concurrency),
                 triggers: HashMap::new(),
                 leases: HashMap::new(),
+                bytes: 0,
                 stopping: false,
             }),
             room: Notify::new(),
@@ -92,7 +118,7 @@ impl Holds {
             .map(|event| event.claim())
             .collect();
         for claim in &left {
-            state.leases.remove(claim);
+            state.forget(claim);
         }
         left
     }
@@ -107,6 +133,9 @@ impl Holds {
     /// may be quicker.
     pub(super) fn wanted(&self) -> Vec<Wanted> {
         let mut state = self.state();
+        if state.bytes >= BYTES {
+            return Vec::new();
+        }
         let State {
             slots, triggers, ..
         } = &mut *state;
@@ -133,6 +162,8 @@ impl Holds {
                 ordered: lane.trigger.definition.capture.order_by.is_some(),
             });
         }
+        // Nobody is always the first when there is more than one look takes.
+        fastrand::shuffle(&mut wanted);
         wanted
     }
 
@@ -146,8 +177,10 @@ impl Holds {
             let stopping = state.stopping;
             match state.triggers.get_mut(&event.trigger) {
                 Some(lane) if !stopping => {
+                    let bytes = size(&event);
                     lane.waiting.push_back(event);
-                    state.leases.insert(claim, asked);
+                    state.leases.insert(claim, Hold { asked, bytes });
+                    state.bytes += bytes;
                 }
                 _ => refused.push(claim),
             }
@@ -173,13 +206,15 @@ impl Holds {
             })
             .min_by_key(|lane| state.slots.held(lane.trigger.id))?;
         while let Some(event) = lane.waiting.pop_front() {
-            let asked = state.leases.get(&event.claim());
-            if asked.is_some_and(|asked| asked.elapsed() < self.trust) {
+            let hold = state.leases.get(&event.claim());
+            if hold.is_some_and(|hold| hold.asked.elapsed() < self.trust) {
                 state.slots.take(event.trigger);
                 return Some((event, lane.trigger.clone()));
             }
             // Somebody else may have it by now.
-            state.leases.remove(&event.claim());
+            if let Some(hold) = state.leases.remove(&event.claim()) {
+                state.bytes = state.bytes.saturating_sub(hold.bytes);
+            }
         }
         None
     }
@@ -204,8 +239,10 @@ impl Holds {
     pub(super) fn written(&self, claims: impl Iterator<Item = EventClaim>) {
         let mut state = self.state();
         for claim in claims {
-            state.leases.remove(&claim);
+            state.forget(&claim);
         }
+        drop(state);
+        self.room.notify_one();
     }
 
     /// Begins nothing more. Returns what was taken and not begun.
@@ -217,7 +254,7 @@ impl Holds {
             waiting.extend(lane.waiting.drain(..).map(|event| event.claim()));
         }
         for claim in &waiting {
-            state.leases.remove(claim);
+            state.forget(claim);
         }
         waiting
     }
@@ -225,15 +262,15 @@ impl Holds {
     /// Those that were last asked for before this moment.
     fn asked_before(&self, moment: Instant) -> Vec<EventClaim> {
         let state = self.state();
-        let old = state.leases.iter().filter(|(_, asked)| **asked < moment);
+        let old = state.leases.iter().filter(|(_, hold)| hold.asked < moment);
         old.map(|(claim, _)| *claim).collect()
     }
 
     fn renewed(&self, asked: Instant, claims: &[EventClaim]) {
         let mut state = self.state();
         for claim in claims {
-            if let Some(since) = state.leases.get_mut(claim) {
-                *since = asked;
+            if let Some(hold) = state.leases.get_mut(claim) {
+                hold.asked = asked;
             }
         }
     }
