@@ -283,7 +283,10 @@ impl Dispatcher {
                 )),
             }
         }
-        self.holds.serve(served);
+        let left = self.holds.serve(served);
+        if !left.is_empty() {
+            self.store.release_events(&left).await?;
+        }
         Ok(())
     }
 

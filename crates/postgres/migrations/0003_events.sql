@@ -67,7 +67,6 @@ create index ix_event_dead on changefeed.event (trigger_id, change_id)
     where state = 'e';
 
 create table changefeed.event_attempt (
-    id          bigint generated always as identity primary key,
     change_id   bigint not null,
     -- The event's, when the attempt was made: one attempt, one row, however often it is told.
     generation  integer not null,
@@ -77,13 +76,14 @@ create table changefeed.event_attempt (
     -- The sender had lost the event to somebody else: the attempt decided nothing.
     late        boolean not null default false,
     status      smallint,
-    request     json,
-    response    json,
+    -- JSON; as text, because it was written by us and need not be parsed again.
+    request     text,
+    response    text,
     error       text,
     duration_ms bigint not null default 0,
-    created_at  timestamptz not null default clock_timestamp()
+    created_at  timestamptz not null default clock_timestamp(),
+    primary key (change_id, generation)
 );
-create unique index ix_event_attempt on changefeed.event_attempt (change_id, generation);
 
 -- 60 random bits that make the ids of this installation's events unlike those of any other.
 create table changefeed.event_salt (
@@ -144,9 +144,10 @@ from changefeed.event e
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
 
 create view changefeed.event_invocation_logs as
-select a.id, changefeed.event_id(a.change_id) as event_id, a.change_id,
-       t.name::text as trigger_name, a.status::integer as status, a.request, a.response,
-       a.created_at, a.attempt, a.outcome, a.late, a.error, a.duration_ms
+select changefeed.event_id(a.change_id) || '-' || a.generation as id,
+       changefeed.event_id(a.change_id) as event_id, a.change_id,
+       t.name::text as trigger_name, a.status::integer as status, a.request::json as request,
+       a.response::json as response, a.created_at, a.attempt, a.outcome, a.late, a.error, a.duration_ms
 from changefeed.event_attempt a
 join changefeed.event_trigger t on t.trigger_id = a.trigger_id;
 

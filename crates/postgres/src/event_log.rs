@@ -233,7 +233,7 @@ impl<'a> Matching<'a> {
         let newest = |test: String| {
             format!(
                 "exists (select from (select a.status, a.error from changefeed.event_attempt a \
-                 where a.change_id = e.change_id and not a.late order by a.id desc limit 1) a \
+                 where a.change_id = e.change_id and not a.late order by a.generation desc limit 1) a \
                  where {test})"
             )
         };

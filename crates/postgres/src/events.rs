@@ -14,6 +14,7 @@ use tokio_postgres::types::ToSql;
 use crate::PostgresStore;
 use crate::error::db;
 use crate::event_log::{captured, number};
+use crate::floors::{Floors, Look};
 use crate::template::fill;
 
 /// How many due events, and then how many keys, one claim of ordered events looks at.
@@ -29,7 +30,11 @@ impl EventStore for PostgresStore {
         lease: Duration,
     ) -> Result<Vec<LeasedEvent>> {
         let client = self.client().await?;
-        let claim = Claim { owner, lease };
+        let claim = Claim {
+            owner,
+            lease,
+            floors: &self.inner.floors,
+        };
         let mut taken = Vec::new();
         // All triggers without special wishes in one round trip.
         let plain: Vec<&Wanted> = wanted
@@ -219,6 +224,7 @@ impl PostgresStore {
 struct Claim<'a> {
     owner: &'a str,
     lease: Duration,
+    floors: &'a Floors,
 }
 
 impl Claim<'_> {
@@ -234,9 +240,33 @@ impl Claim<'_> {
             include_str!("sql/event_claim.sql"),
             &[("take", include_str!("sql/event_take.sql"))],
         );
-        let parameters: [&(dyn ToSql + Sync); 4] =
-            [&triggers, &rooms, &self.owner, &milliseconds(self.lease)];
-        run(client, &sql, &parameters, taken).await
+        let looks: Vec<Look> = wanted
+            .iter()
+            .map(|w| self.floors.begin(w.trigger))
+            .collect();
+        let floors: Vec<Option<f64>> = looks.iter().map(|look| look.from_ms).collect();
+        let parameters: [&(dyn ToSql + Sync); 5] = [
+            &triggers,
+            &rooms,
+            &self.owner,
+            &milliseconds(self.lease),
+            &floors,
+        ];
+        let before = taken.len();
+        let overdue = run(client, &sql, &parameters, taken).await?;
+        for (one, look) in wanted.iter().zip(looks) {
+            let of_this = |i: &usize| taken[before + i].trigger == one.trigger;
+            let places: Vec<usize> = (0..overdue.len()).filter(of_this).collect();
+            let last = places.iter().map(|i| overdue[*i]).reduce(f64::min);
+            match last {
+                Some(last) => {
+                    let full = places.len() >= one.limit as usize;
+                    self.floors.took(one.trigger, look, full, last);
+                }
+                None => self.floors.found_nothing(one.trigger, look),
+            }
+        }
+        Ok(())
     }
 
     async fn ordered(
@@ -303,12 +333,13 @@ impl Claim<'_> {
     }
 }
 
+/// Runs a claim. Returns by how many milliseconds each event was overdue.
 async fn run(
     client: &impl GenericClient,
     sql: &str,
     parameters: &[&(dyn ToSql + Sync)],
     taken: &mut Vec<LeasedEvent>,
-) -> Result<()> {
+) -> Result<Vec<f64>> {
     let statement = client.prepare_cached(sql).await.map_err(db)?;
     let rows = client.query(&statement, parameters).await.map_err(db)?;
     for row in &rows {
@@ -321,7 +352,7 @@ async fn run(
             event: captured(row, 5)?,
         });
     }
-    Ok(())
+    Ok(rows.iter().map(|row| row.get(15)).collect())
 }
 
 /// Keys are hashes, so any number is as good a beginning as another.

@@ -16,6 +16,7 @@ mod event_feeds;
 mod event_log;
 mod events;
 mod feeds;
+mod floors;
 mod leases;
 mod quote;
 mod read;
@@ -51,6 +52,7 @@ struct Inner {
     listener: wake::Listener,
     prober: wake::Prober,
     joins: source::Joins,
+    floors: floors::Floors,
     schema_checked: std::sync::atomic::AtomicBool,
 }
 
@@ -68,6 +70,7 @@ impl PostgresStore {
                 listener: wake::Listener::default(),
                 prober: wake::Prober::default(),
                 joins: source::Joins::default(),
+                floors: floors::Floors::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };

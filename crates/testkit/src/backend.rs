@@ -8,6 +8,7 @@ pub use postgres::{PostgresBackend, PostgresSession};
 pub use sqlite::{SqliteBackend, SqliteSession};
 
 use std::fmt;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,9 @@ pub trait Backend: Send + Sync {
 
     /// A connection of the application, if the database can be reached.
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError>;
+
+    /// The shell that comes with the database, told to run this SQL: a writer that is not ours.
+    fn shell(&self, sql: &str) -> Command;
 
     /// Brings to an end what clients that were killed have left at the server, and says whether
     /// nothing is at work any more. Where a client's death is noticed at once there is nothing
@@ -127,12 +131,26 @@ pub struct Words {
     pub install_newer: &'static str,
     /// Whether the database has two-phase commit.
     pub two_phase: bool,
+    /// What a writer says about itself within a transaction, before it writes.
+    pub say: &'static str,
+    /// What it says when it has written.
+    pub said: &'static str,
+    /// Has the database note in a table `stolen` every event that changes hands before its lease
+    /// is over.
+    pub guard: &'static str,
 }
 
 impl Words {
     /// Our table of that name.
     pub fn our(&self, table: &str) -> String {
         format!("{}{table}", self.prefix)
+    }
+
+    /// Tells our triggers, within a transaction, who writes and as part of which trace.
+    pub fn say(&self, variables: &str, trace: &str) -> String {
+        self.say
+            .replace("{variables}", variables)
+            .replace("{trace}", trace)
     }
 
     /// Publishes a change under an id of the application's.

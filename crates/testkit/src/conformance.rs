@@ -6,12 +6,19 @@
 pub mod backfill;
 pub mod capture;
 pub mod consumers;
+pub mod event_altered;
+pub mod event_capture;
+pub mod event_delivery;
+pub mod event_log;
+pub mod event_order;
+pub mod event_transactions;
 pub mod feeds;
 pub mod instances;
 pub mod leases;
 pub mod promises;
 pub mod reading;
 pub mod schema;
+pub mod triggers;
 pub mod trim;
 pub mod ulids;
 pub mod wake;
@@ -153,6 +160,91 @@ macro_rules! conformance {
                 a_table_that_cannot_be_a_ulid_feed_is_refused
                 a_feed_of_ulids_can_be_dropped_and_leaves_its_rows
                 nobody_has_disappeared
+            }
+            triggers {
+                a_definition_is_kept_whole_and_seen_by_every_instance
+                a_trigger_name_is_taken_once
+                names_that_no_trigger_may_have_are_refused
+                a_replaced_trigger_keeps_its_events_and_its_pause
+                a_trigger_may_move_to_another_table
+                a_paused_trigger_captures_and_delivers_nothing
+                a_dropped_trigger_leaves_its_events
+                what_is_not_there_is_named_and_nothing_is_made
+                a_replacement_that_is_refused_changes_nothing
+                an_event_by_hand
+                a_trigger_for_events_by_hand_alone
+                promise_12_twenty_instances_create_one_trigger
+                uninstalling_takes_the_triggers_along
+            }
+            event_capture {
+                promise_8_every_change_is_an_event_with_its_rows
+                operations_that_nobody_asked_for_make_no_event
+                an_update_of_other_columns_makes_no_event
+                events_carry_the_columns_of_the_payload
+                a_condition_over_old_and_new_decides
+                a_condition_that_fails_at_run_time_does_not_fail_the_write
+                a_changed_primary_key_is_an_update_with_both_rows
+                a_table_without_a_primary_key_is_captured
+                names_that_need_quotes
+                generated_columns_are_captured
+                many_rows_in_one_statement_are_one_event_each
+                an_upsert_is_what_it_did
+                cascades_are_captured
+            }
+            event_transactions {
+                promise_4_what_was_rolled_back_makes_no_event
+                promise_11_a_writer_cut_off_makes_no_event
+                session_variables_and_trace_arrive_with_the_event
+                triggers_on_one_table_are_independent
+                promise_3_events_are_in_the_order_of_the_changes
+                an_event_also_enters_its_feed
+                the_feed_of_a_trigger_is_made_or_refused
+            }
+            event_altered {
+                a_new_column_is_followed
+                a_renamed_column_is_followed
+                a_renamed_column_that_is_named_is_followed_or_said
+                a_dropped_column_is_followed
+                a_renamed_table_is_followed
+                a_dropped_table_is_said
+                a_condition_survives_a_new_column
+                promise_12_many_instances_follow_at_once
+            }
+            event_delivery {
+                promise_9_what_is_held_goes_to_nobody_else
+                promise_12_many_instances_take_every_event_once
+                promise_9_a_lease_that_runs_out_frees_the_event
+                promise_9_a_renewed_lease_is_kept
+                promise_9_a_late_result_changes_nothing_and_is_logged
+                a_result_that_is_told_twice_is_one_result
+                what_is_given_back_counts_no_attempt
+                promise_8_what_follows_from_an_attempt
+                a_receiver_that_is_gone_pauses_the_trigger
+                a_retry_comes_after_its_wait
+                promise_11_work_cut_off_at_any_moment_loses_nothing
+            }
+            event_order {
+                events_of_one_key_come_one_after_the_other
+                neither_a_hot_key_nor_waiting_keys_hide_others
+                events_from_before_the_order_are_not_forgotten
+                promise_12_the_overall_limit_is_never_exceeded
+                several_triggers_are_served_by_one_claim
+            }
+            event_log {
+                the_log_can_be_filtered
+                a_late_attempt_is_not_what_a_filter_looks_at
+                an_unknown_event_is_not_there
+                plain_sql_shows_the_log
+                promise_8_what_was_given_up_can_be_delivered_again
+                an_event_that_is_held_cannot_be_delivered_again
+                events_are_delivered_again_by_filter
+                cleaning_up_keeps_what_it_should
+                what_a_consumer_has_not_read_is_not_cleaned
+                the_state_of_a_trigger_is_counted
+                a_backfill_of_a_trigger_goes_on_where_it_stopped
+                promise_12_two_backfills_of_a_trigger_do_it_once
+                a_backfill_of_a_trigger_keeps_its_condition
+                an_attempt_can_hold_whatever_came_back
             }
         }
     };

@@ -15,10 +15,12 @@
 
 pub mod backend;
 pub mod conformance;
+pub mod events;
 pub mod history;
 pub mod postgres;
 pub mod process;
 pub mod ulids;
 mod wait;
 
+pub use changefeed_receiver as receiver;
 pub use wait::{eventually, run, soaking};

@@ -5,5 +5,5 @@ mod database;
 mod programs;
 
 pub use cluster::Cluster;
-pub use database::{Database, as_role, fresh_database};
+pub use database::{Database, as_role, fresh_database, server_url};
 pub use programs::{program, programs};

@@ -66,22 +66,35 @@ impl Holds {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The triggers that are served from now on. What waits of others is given up; their leases
-    /// run out.
-    pub(super) fn serve(&self, triggers: Vec<EventTrigger>) {
+    /// The triggers that are served from now on. Returns what waits of those that are paused or
+    /// not served any more: it is to be given back.
+    #[must_use]
+    pub(super) fn serve(&self, triggers: Vec<EventTrigger>) -> Vec<EventClaim> {
         let mut state = self.state();
         let mut before = std::mem::take(&mut state.triggers);
         for trigger in triggers {
-            let (waiting, landed) = before
-                .remove(&trigger.id)
-                .map_or_else(Default::default, |lane| (lane.waiting, lane.landed));
-            let lane = Lane {
+            let mut lane = Lane {
                 trigger: Arc::new(trigger),
-                waiting,
-                landed,
+                waiting: VecDeque::new(),
+                landed: 0,
             };
-            state.triggers.insert(lane.trigger.id, lane);
+            let id = lane.trigger.id;
+            if lane.trigger.paused.is_none()
+                && let Some(lane_before) = before.remove(&id)
+            {
+                (lane.waiting, lane.landed) = (lane_before.waiting, lane_before.landed);
+            }
+            state.triggers.insert(id, lane);
         }
+        let left: Vec<EventClaim> = before
+            .into_values()
+            .flat_map(|lane| lane.waiting)
+            .map(|event| event.claim())
+            .collect();
+        for claim in &left {
+            state.leases.remove(claim);
+        }
+        left
     }
 
     /// How many triggers are served.
@@ -109,7 +122,7 @@ impl Holds {
                 .saturating_sub(lane.waiting.len())
                 .min(self.batch);
             // A look for a handful is hardly cheaper than one for many.
-            if limit == 0 || (limit < self.batch / 4 && !lane.waiting.is_empty()) {
+            if limit == 0 || (limit < self.batch / 2 && !lane.waiting.is_empty()) {
                 continue;
             }
             lane.landed = 0;

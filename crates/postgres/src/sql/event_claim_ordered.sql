@@ -1,7 +1,7 @@
 -- Takes what is due and the oldest unfinished event of its key. Looks at a bounded number ($5) of
 -- events, oldest first.
 with due as materialized (
-    select e.ctid as place, e.change_id, e.locked_by, e.tries
+    select e.ctid as place, e.change_id, e.locked_by, e.tries, e.due_at
     from (
         select e.change_id, e.order_key
         from changefeed.event e

@@ -21,7 +21,7 @@ with recursive head as (
     where h.step < $5
 ),
 due as materialized (
-    select e.ctid as place, e.change_id, e.locked_by, e.tries
+    select e.ctid as place, e.change_id, e.locked_by, e.tries, e.due_at
     from (select h.change_id from head h where h.due_at <= (select clock_timestamp())
           limit ($2::integer[])[1]) h
     join changefeed.event e on e.change_id = h.change_id

@@ -24,18 +24,27 @@ paused as (
     where t.paused_because is null
       and t.trigger_id in (select a.trigger_id from applied a where a.verdict = 'g')
 ),
-judged as materialized (
-    select f.*, a.change_id is null as late
-    from finished f
-    left join applied a on a.change_id = f.change_id and a.generation = f.generation
-),
 logged as (
+    insert into changefeed.event_attempt
+        (change_id, generation, trigger_id, attempt, outcome, status, request, response, error,
+         duration_ms)
+    select f.change_id, f.generation, a.trigger_id, f.attempt, f.outcome, f.status, f.request,
+           f.response, f.error, f.duration_ms
+    from finished f
+    join applied a on a.change_id = f.change_id and a.generation = f.generation
+),
+late as materialized (
+    select f.* from finished f
+    where not exists (select from applied a
+                      where a.change_id = f.change_id and a.generation = f.generation)
+),
+logged_late as (
     insert into changefeed.event_attempt
         as known (change_id, generation, trigger_id, attempt, outcome, late, status, request,
                   response, error, duration_ms)
-    select f.change_id, f.generation, e.trigger_id, f.attempt, f.outcome, f.late, f.status, f.request::json,
-           f.response::json, f.error, f.duration_ms
-    from judged f join changefeed.event e on e.change_id = f.change_id
+    select f.change_id, f.generation, e.trigger_id, f.attempt, f.outcome, true, f.status,
+           f.request, f.response, f.error, f.duration_ms
+    from late f join changefeed.event e on e.change_id = f.change_id
     -- Written already, if this is said twice; but what was thought cut off is known now.
     on conflict (change_id, generation) do update
     set outcome = excluded.outcome, late = excluded.late, status = excluded.status,
@@ -43,4 +52,4 @@ logged as (
         duration_ms = excluded.duration_ms
     where known.outcome = 'unknown' and excluded.outcome <> 'unknown'
 )
-select j.change_id, j.generation::bigint from judged j where j.late
+select f.change_id, f.generation::bigint from late f

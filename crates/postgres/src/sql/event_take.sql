@@ -6,9 +6,10 @@ taken as (
         -- Counted now: whoever dies in the middle has made an attempt.
         tries = least(e.tries + 1, 32767),
         cut_off = least(e.cut_off + (e.locked_by is not null)::integer, 32767)
-    -- By their places, which are locked: any join here is a scan of the whole log to a planner
-    -- that knows too little.
+    -- By their places: any join here is a scan of the whole log to a planner that knows too little.
+    -- Whoever was quicker has moved them, and then they are not due any more.
     where e.ctid = any (array(select d.place from due d))
+      and e.due_at <= (select clock_timestamp())
     returning e.*
 ),
 -- Somebody held it and has not come back.
@@ -24,7 +25,9 @@ cut_off as (
 select e.change_id, e.trigger_id, e.generation::bigint, e.tries::integer, e.cut_off::integer,
        e.op::text, e.old, e.new, e.session_variables, e.trace_context,
        to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-       t.name::text, t.schema_name, t.table_name, (select s.salt from changefeed.event_salt s)
+       t.name::text, t.schema_name, t.table_name, (select s.salt from changefeed.event_salt s),
+       extract(epoch from clock_timestamp() - d.due_at)::float8 * 1000
 from taken e
+join due d on d.change_id = e.change_id
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id
 order by e.change_id

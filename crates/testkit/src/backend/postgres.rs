@@ -1,5 +1,6 @@
 //! PostgreSQL.
 
+use std::process::Command;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -9,7 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
 use super::{Backend, Rows, Session, SqlError, Words};
-use crate::postgres::{Database, fresh_database};
+use crate::postgres::{Database, fresh_database, program};
 use crate::ulids::{UlidWrite, insert};
 
 /// A fresh database on a PostgreSQL server.
@@ -54,6 +55,18 @@ impl Backend for PostgresBackend {
             ulid_type: "bytea",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             two_phase: true,
+            say: "set local \"changefeed.session_variables\" = '{variables}'; \
+                  set local \"changefeed.trace_context\" = '{trace}'",
+            said: "",
+            guard: "create table stolen (change_id bigint, from_whom text, by_whom text); \
+                    create function note_stolen() returns trigger language plpgsql as $$ begin \
+                        insert into public.stolen \
+                        values (old.change_id, old.locked_by, new.locked_by); \
+                        return null; end $$; \
+                    create trigger zz_stolen after update on changefeed.event for each row \
+                    when (old.locked_by is not null and new.generation <> old.generation \
+                          and old.due_at > clock_timestamp() and new.state = 'p') \
+                    execute function note_stolen()",
         }
     }
 
@@ -86,6 +99,13 @@ impl Backend for PostgresBackend {
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {
         let session = PostgresSession::connect(self.database.url()).await?;
         Ok(Box::new(session))
+    }
+
+    fn shell(&self, sql: &str) -> Command {
+        let mut psql = program("psql");
+        psql.args(["-X", "-q", "-v", "ON_ERROR_STOP=1", self.database.url()])
+            .args(["-c", sql]);
+        psql
     }
 
     async fn at_rest(&self) -> bool {

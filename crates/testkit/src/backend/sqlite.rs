@@ -1,6 +1,7 @@
 //! SQLite.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -55,6 +56,17 @@ impl Backend for SqliteBackend {
             ulid_type: "blob",
             install_newer: "update changefeed_schema set version = 999",
             two_phase: false,
+            say: "insert into changefeed_session (session_variables, trace_context) \
+                  values ('{variables}', '{trace}')",
+            said: "delete from changefeed_session",
+            guard: "create table stolen (change_id integer, from_whom text, by_whom text); \
+                    create trigger zz_stolen after update on changefeed_event \
+                    when old.lease_owner is not null and new.generation <> old.generation \
+                         and old.due_at > \
+                             cast((julianday('now') - 2440587.5) * 86400000.0 as integer) \
+                         and new.state = 'p' \
+                    begin insert into stolen \
+                          values (old.change_id, old.lease_owner, new.lease_owner); end",
         }
     }
 
@@ -87,6 +99,15 @@ impl Backend for SqliteBackend {
         })
         .await
         .unwrap()
+    }
+
+    fn shell(&self, sql: &str) -> Command {
+        let mut sqlite3 = Command::new("sqlite3");
+        sqlite3
+            .args(["-bail", "-cmd", ".timeout 30000"])
+            .arg(self.path())
+            .arg(sql);
+        sqlite3
     }
 
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {

@@ -33,6 +33,16 @@ impl Database {
 
     /// A fresh database on the server at this address.
     pub async fn on(server: &str) -> Database {
+        Self::create(server, "").await
+    }
+
+    /// A fresh database whose texts are in this encoding.
+    pub async fn encoded(server: &str, encoding: &str) -> Database {
+        let how = format!("encoding '{encoding}' template template0 lc_collate 'C' lc_ctype 'C'");
+        Self::create(server, &how).await
+    }
+
+    async fn create(server: &str, how: &str) -> Database {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
             "cf_{}_{}_{:08x}",
@@ -40,7 +50,7 @@ impl Database {
             COUNT.fetch_add(1, Ordering::Relaxed),
             fastrand::u32(..)
         );
-        execute(server, &format!("create database {name}"))
+        execute(server, &format!("create database {name} {how}"))
             .await
             .unwrap_or_else(|e| panic!("create database on {server}: {e}"));
         Database {
@@ -54,12 +64,16 @@ impl Database {
 /// A fresh database on the server of `CHANGEFEED_TEST_POSTGRES_URL`, or else on a server that
 /// this process starts once and that ends with it.
 pub async fn fresh_database() -> Database {
+    Database::on(&server_url().await).await
+}
+
+/// The address of that server.
+pub async fn server_url() -> String {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start_new);
-    let server = match std::env::var("CHANGEFEED_TEST_POSTGRES_URL") {
+    match std::env::var("CHANGEFEED_TEST_POSTGRES_URL") {
         Ok(url) if !url.is_empty() => url,
         _ => tokio::task::spawn_blocking(|| CLUSTER.url()).await.unwrap(),
-    };
-    Database::on(&server).await
+    }
 }
 
 impl Drop for Database {

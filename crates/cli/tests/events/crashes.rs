@@ -1,0 +1,108 @@
+//! One instance that dies, and another that goes on.
+
+use std::io::Read;
+use std::sync::Arc;
+use std::time::Duration;
+
+use changefeed_testkit::backend::Backend;
+use changefeed_testkit::events::attempts;
+use changefeed_testkit::process::terminate;
+use changefeed_testkit::receiver::Reply;
+
+use crate::fleet::Scene;
+
+/// After the claim, after the request, before and after the write of the outcome.
+pub(crate) async fn promise_11_a_crash_at_any_named_place_loses_nothing(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend, |d| d.delivery.concurrency = Some(2)).await;
+    let mut rows = 0;
+    for (place, arrives, written) in [
+        ("deliver.claimed", false, false),
+        ("deliver.sent", true, false),
+        ("deliver.sent:3", true, false),
+        ("deliver.before_write", true, false),
+        ("deliver.after_write", true, true),
+        ("deliver.after_write:2", true, true),
+    ] {
+        scene.insert(rows, 4).await;
+        rows += 4;
+        let before = scene.receiver.seen().requests;
+        let mut doomed = scene.deliver(Some(place));
+        let status = doomed.wait(Duration::from_secs(20));
+        assert!(!status.success(), "{place} was never passed");
+        let arrived = scene.receiver.seen().requests - before;
+        assert_eq!(arrived > 0, arrives, "{place}: {arrived} requests");
+        let survivor = scene.deliver(None);
+        scene.is_settled().await;
+        drop(survivor);
+        assert_eq!(scene.delivered().await.len(), rows, "{place}");
+        if written {
+            let first = &scene.delivered().await[rows - 4];
+            let attempts = attempts(&*scene.store, first.event.id).await;
+            assert_eq!(
+                attempts,
+                ["1 success 200"],
+                "{place}: what is written counts"
+            );
+        }
+    }
+    let account = scene.account().await;
+    assert_eq!(account.delivered, rows);
+    assert!(account.unknown > 0 && account.repeated > 0, "{account:?}");
+}
+
+/// All its requests are under way when it dies; the next one sends them again, and says why.
+pub(crate) async fn promise_11_kill_minus_9_in_the_middle_of_requests_loses_nothing(
+    backend: Arc<dyn Backend>,
+) {
+    let scene = Scene::new(backend, |_| {}).await;
+    scene.receiver.otherwise(Reply::Hang);
+    scene.insert(0, 30).await;
+    let mut doomed = scene.deliver(None);
+    scene
+        .receiver
+        .wait_until(|_, seen| seen.hanging == 30)
+        .await
+        .unwrap();
+    doomed.kill();
+    scene.receiver.otherwise(Reply::Accept);
+    let survivor = scene.deliver(None);
+    scene.is_settled().await;
+    drop(survivor);
+    let account = scene.account().await;
+    assert_eq!(
+        (account.delivered, account.unknown, account.repeated),
+        (30, 30, 30)
+    );
+    for event in scene.delivered().await {
+        assert_eq!(
+            attempts(&*scene.store, event.event.id).await,
+            ["1 unknown", "2 success 200"]
+        );
+    }
+}
+
+/// SIGTERM: what is under way is finished and written, and the summary is on its standard output.
+pub(crate) async fn told_to_stop_it_finishes_and_says_what_it_did(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend, |_| {}).await;
+    scene.receiver.otherwise(Reply::Hang);
+    scene.insert(0, 10).await;
+    let mut process = scene.deliver(None);
+    scene
+        .receiver
+        .wait_until(|_, seen| seen.hanging == 10)
+        .await
+        .unwrap();
+    terminate(process.pid());
+    scene.insert(100, 5).await;
+    scene.receiver.release();
+    assert!(process.wait(Duration::from_secs(20)).success());
+    let mut said = String::new();
+    let mut stdout = process.child().stdout.take().unwrap();
+    stdout.read_to_string(&mut said).unwrap();
+    assert!(said.contains("\"delivered\":1"), "{said}");
+    let delivered = scene.delivered().await.len();
+    assert!((10..=15).contains(&delivered), "{delivered}");
+    let states = scene.store.trigger_states().await.unwrap();
+    assert_eq!(states[0].in_flight, 0, "nothing is kept");
+    assert_eq!(states[0].pending, 15 - delivered as i64);
+}
