@@ -51,8 +51,9 @@ impl Delivering {
         Ok(counted as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// Waits until so many events were delivered; returns how many there are then.
-    async fn delivered(&mut self, events: u64) -> Result<u64> {
+    /// Waits until so many events were delivered, and that was written down; returns how many
+    /// there are then.
+    pub(crate) async fn delivered(&mut self, events: u64) -> Result<u64> {
         let enough = self.totals.wait_for(|totals| totals.delivered >= events);
         match tokio::time::timeout(PATIENCE, enough).await {
             Ok(Ok(totals)) => Ok(totals.delivered),
