@@ -173,6 +173,22 @@ impl Measure {
         }
     }
 
+    /// Medians of a case that could not be alternated, and of the other before and after it. Where
+    /// those two disagree the machine has changed its pace in the meantime.
+    pub(crate) fn bracketed(
+        measure: &'static str,
+        unit: &'static str,
+        ours: &Sample,
+        (before, after): (&Sample, &Sample),
+        budget: Option<Budget>,
+    ) -> Self {
+        let bare = before.and(after);
+        let mut measure = Self::medians(measure, unit, ours, &bare, budget);
+        let (before, after) = (before.median(), after.median());
+        measure.noisy = (before - after).abs() > before.min(after) * NOISY;
+        measure
+    }
+
     /// A figure that stands for itself.
     pub(crate) fn alone(
         measure: &'static str,
@@ -329,6 +345,18 @@ mod tests {
         let bare: Sample = [100.0, 100.0, 100.0].into_iter().collect();
         let measure = Measure::compared("publish", "transactions/s", &ours, &bare, None);
         assert_eq!(measure.row().verdict, "noisy");
+    }
+
+    #[test]
+    fn a_machine_that_changed_its_pace_is_called_noisy() {
+        let sample = |figure: f64| -> Sample { [figure].into_iter().collect() };
+        let bracket = |before, after| {
+            let bare = (&sample(before), &sample(after));
+            Measure::bracketed("fetch", "ms", &sample(1.0), bare, None)
+        };
+        assert!(!bracket(1.0, 1.2).noisy);
+        assert!(bracket(1.0, 3.0).noisy);
+        assert_eq!(bracket(1.0, 3.0).ratio, Some(0.5));
     }
 
     #[test]

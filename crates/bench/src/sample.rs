@@ -31,6 +31,11 @@ impl Sample {
         sorted[low] + (sorted[high] - sorted[low]) * (place - place.floor())
     }
 
+    /// The figures of both.
+    pub(crate) fn and(&self, other: &Sample) -> Sample {
+        Sample(self.0.iter().chain(&other.0).copied().collect())
+    }
+
     /// Round by round: this against the other.
     pub(crate) fn over(&self, other: &Sample) -> Sample {
         Sample(

@@ -36,7 +36,9 @@ pub(crate) struct Scale {
     pub(crate) follow: Duration,
     /// How long nothing happens.
     pub(crate) idle: Duration,
-    /// Events that each side delivers in one round.
+    /// How often each side takes its turn at delivering.
+    pub(crate) delivery_turns: usize,
+    /// Events that are delivered in a turn.
     pub(crate) deliveries: u64,
     /// Delivered events in a long log.
     pub(crate) event_log: i64,
@@ -64,7 +66,8 @@ impl Scale {
             looks: 31,
             follow: Duration::from_secs(10),
             idle: Duration::from_secs(10),
-            deliveries: 40_000,
+            delivery_turns: 15,
+            deliveries: 15_000,
             event_log: 1_000_000,
             held_events: 1_000_000,
             empty_claims: 300,
@@ -86,6 +89,7 @@ impl Scale {
             looks: 21,
             follow: Duration::from_secs(3),
             idle: Duration::from_secs(4),
+            delivery_turns: 5,
             deliveries: 10_000,
             event_log: 200_000,
             held_events: 100_000,

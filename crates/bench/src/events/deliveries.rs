@@ -19,6 +19,9 @@ use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;
 
+/// Requests of the bare client for one delivery of ours.
+const BARE_FOR_ONE: u64 = 3;
+
 /// The bare client, with one event that it sends again and again.
 struct Bare {
     client: WebhookClient,
@@ -85,10 +88,8 @@ impl Bare {
 
 /// Delivers so many events that wait; returns how many per second.
 async fn deliver(db: &Changefeed, events: u64) -> Result<f64> {
-    let began = Instant::now();
     let mut delivering = Delivering::start(db)?;
-    delivering.delivered(events).await?;
-    let rate = events as f64 / began.elapsed().as_secs_f64();
+    let rate = delivering.rate(events).await?;
     delivering.stop().await?;
     Ok(rate)
 }
@@ -104,19 +105,19 @@ pub(crate) async fn measure(
     let trigger = orders.send_to(&receiver.url("/orders")).await?;
     let client = Bare::prepare(db, orders, &trigger).await?;
     let (mut bare, mut ours) = (Sample::default(), Sample::default());
-    for round in 0..=scale.rounds {
-        findings.doing(&format!(
-            "deliveries: {} events, round {} of {}",
-            scale.deliveries,
-            round.max(1),
-            scale.rounds
-        ));
+    for turn in 0..=scale.delivery_turns {
+        if turn % 3 == 1 {
+            let turns = scale.delivery_turns;
+            findings.doing(&format!("deliveries: turn {turn} of {turns}"));
+        }
         orders.order(scale.deliveries).await?;
         orders.tidy().await?;
-        let bare_rate = client.send(scale.deliveries).await?;
+        // Turns of both sides last about as long, so that whatever else the machine does meets
+        // them alike.
+        let bare_rate = client.send(scale.deliveries * BARE_FOR_ONE).await?;
         let our_rate = deliver(db, scale.deliveries).await?;
-        // The first round only warms both up.
-        if round > 0 {
+        // The first turn only warms both up.
+        if turn > 0 {
             bare.add(bare_rate);
             ours.add(our_rate);
         }

@@ -1,6 +1,6 @@
 //! A dispatcher in the background, as `deliver` runs one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use changefeed::{
     CancellationToken, Changefeed, DispatchOptions, DispatchTotals, Error, Kind, Result,
@@ -41,11 +41,22 @@ impl Delivering {
         })
     }
 
-    /// Waits until so many events were delivered, and that was written down.
-    pub(crate) async fn delivered(&mut self, events: u64) -> Result<()> {
+    /// Waits until so many events were delivered, and that was written down. Returns how many per
+    /// second that were, the first tenth not counted: it has to begin.
+    pub(crate) async fn rate(&mut self, events: u64) -> Result<f64> {
+        let early = self.delivered(events / 10).await?;
+        let began = Instant::now();
+        let late = self.delivered(events).await?;
+        let counted = late.saturating_sub(early);
+        Ok(counted as f64 / began.elapsed().as_secs_f64())
+    }
+
+    /// Waits until so many events were delivered, and that was written down; returns how many
+    /// there are then.
+    pub(crate) async fn delivered(&mut self, events: u64) -> Result<u64> {
         let enough = self.totals.wait_for(|totals| totals.delivered >= events);
         match tokio::time::timeout(PATIENCE, enough).await {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(totals)) => Ok(totals.delivered),
             // It has ended by itself, and that is only by an error.
             Ok(Err(ended)) => {
                 Err(Error::new(Kind::Database, "the dispatcher gave up").caused_by(ended))

@@ -55,7 +55,7 @@ pub(crate) async fn measure<P: Publish>(
     let events = (length.as_secs_f64() * f64::from(RATE)) as usize;
     let receiver = super::receiver().await?;
     orders.send_to(&receiver.url("/orders")).await?;
-    let delivering = Delivering::start(db)?;
+    let mut delivering = Delivering::start(db)?;
     tokio::time::sleep(SETTLE).await;
     let log = Arc::new(Log::new(first_id, events));
     receiver.rule({
@@ -70,6 +70,7 @@ pub(crate) async fn measure<P: Publish>(
         .wait_for(events as u64)
         .await
         .map_err(|e| Error::new(Kind::Database, "events did not arrive").caused_by(e))?;
+    delivering.delivered(events as u64).await?;
     delivering.stop().await?;
     judge_rate(rate, RATE, findings);
     let latencies = log.latencies();

@@ -33,10 +33,9 @@ pub(super) async fn measure(
 ) -> Result<()> {
     let trigger = scratch.send_to(NOWHERE).await?;
     let id = trigger.id.0;
-    let mut short = Costs::default();
     findings.doing("fetch: from an empty log");
     clear_log(scratch).await?;
-    look(scratch, &trigger, scale, &mut short).await?;
+    let before = look(scratch, &trigger, scale).await?;
 
     findings.doing(&format!("fetch: {} delivered events", scale.event_log));
     clear_log(scratch).await?;
@@ -48,8 +47,7 @@ pub(super) async fn measure(
             scale.event_log
         ))
         .await?;
-    let mut long = Costs::default();
-    look(scratch, &trigger, scale, &mut long).await?;
+    let long = look(scratch, &trigger, scale).await?;
 
     findings.doing(&format!(
         "fetch: {} events delivered while a snapshot was held",
@@ -73,62 +71,44 @@ pub(super) async fn measure(
             scale.held_events
         ))
         .await?;
-    let mut held = Costs::default();
-    look(scratch, &trigger, scale, &mut held).await?;
+    let held = look(scratch, &trigger, scale).await?;
     drop(holder);
 
     // Once more, in case the machine has become slower or faster in the meantime.
     findings.doing("fetch: from an empty log again");
     clear_log(scratch).await?;
-    look(scratch, &trigger, scale, &mut short).await?;
+    let after = look(scratch, &trigger, scale).await?;
 
-    let whole = scale.event_log >= 1_000_000;
-    let (empty, full) = match whole {
-        true => (
+    let names = match scale.event_log >= 1_000_000 {
+        true => [
             "fetch, nothing due, 1 million delivered, against none",
             "fetch of 100, 1 million delivered, against none",
-        ),
-        false => (
-            "fetch, nothing due, 200,000 delivered, against none",
-            "fetch of 100, 200,000 delivered, against none",
-        ),
-    };
-    let most = Some(Budget::at_most(1.3));
-    findings.add(Measure::medians(
-        empty,
-        "ms",
-        &long.empty,
-        &short.empty,
-        most,
-    ));
-    findings.add(Measure::medians(full, "ms", &long.full, &short.full, most));
-    let (empty, full) = match whole {
-        true => (
             "fetch, nothing due, 1 million delivered under a held snapshot",
             "fetch of 100, 1 million delivered under a held snapshot",
-        ),
-        false => (
+        ],
+        false => [
+            "fetch, nothing due, 200,000 delivered, against none",
+            "fetch of 100, 200,000 delivered, against none",
             "fetch, nothing due, 100,000 delivered under a held snapshot",
             "fetch of 100, 100,000 delivered under a held snapshot",
-        ),
+        ],
     };
-    findings.add(Measure::medians(
-        empty,
-        "ms",
-        &held.empty,
-        &short.empty,
-        None,
-    ));
-    findings.add(Measure::medians(full, "ms", &held.full, &short.full, None));
+    let most = Some(Budget::at_most(1.3));
+    let empty = (&before.empty, &after.empty);
+    let full = (&before.full, &after.full);
+    for (name, ours, bare, budget) in [
+        (names[0], &long.empty, empty, most),
+        (names[1], &long.full, full, most),
+        (names[2], &held.empty, empty, None),
+        (names[3], &held.full, full, None),
+    ] {
+        findings.add(Measure::bracketed(name, "ms", ours, bare, budget));
+    }
     Ok(())
 }
 
-async fn look(
-    scratch: &Scratch,
-    trigger: &EventTrigger,
-    scale: &Scale,
-    costs: &mut Costs,
-) -> Result<()> {
+async fn look(scratch: &Scratch, trigger: &EventTrigger, scale: &Scale) -> Result<Costs> {
+    let mut costs = Costs::default();
     // As autovacuum would do soon.
     scratch.tidy().await?;
     if let Err(error) = scratch.run("checkpoint").await {
@@ -138,7 +118,8 @@ async fn look(
     scratch
         .order(u64::from(BATCH) * (scale.full_claims as u64 + 1))
         .await?;
-    take(scratch, trigger, scale.full_claims, &mut costs.full).await
+    take(scratch, trigger, scale.full_claims, &mut costs.full).await?;
+    Ok(costs)
 }
 
 /// Takes events again and again: once to warm up, then to count. It stops early when that has
