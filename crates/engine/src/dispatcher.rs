@@ -234,7 +234,13 @@ impl Dispatcher {
     async fn turn(&mut self, flights: &Flights) -> Result<Turn> {
         let now = Instant::now();
         if now >= self.refresh_at {
-            self.follow_tables().await?;
+            if let Err(error) = self.follow_tables().await {
+                // Capture goes on as it is, and so do deliveries.
+                self.say(format!(
+                    "altered tables could not be looked for: {}",
+                    describe(&error)
+                ));
+            }
             self.refresh_at = now + REFRESH_EVERY;
         }
         if now >= self.definitions_until {

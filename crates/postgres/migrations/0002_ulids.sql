@@ -2,7 +2,7 @@
 --
 --   begin;
 --   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);
---   insert into event (shard, ulid, …) values (0, changefeed.new_ulid(), …);
+--   insert into event (shard, ulid, ...) values (0, changefeed.new_ulid(), ...);
 --   select changefeed.commit_ulid_transaction();
 --   commit;
 --
@@ -410,7 +410,7 @@ begin
     low := begun.low;
 end $$;
 
--- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert … select`.
+-- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert ... select`.
 create function changefeed.ulid_sequence(value bigint) returns bytea
 language plpgsql volatile as $$
 declare

@@ -183,7 +183,8 @@ create table changefeed.event_gap (
 -- What the columns of a table are.
 create function changefeed.table_signature(source oid) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select string_agg(a.attname || ':' || a.atttypid, ',')
+    -- Quoted: a column may be called anything.
+    select coalesce(string_agg(quote_ident(a.attname) || ':' || a.atttypid, ','), '')
     from (select attname, atttypid from pg_attribute
           where attrelid = source and attnum > 0 and not attisdropped
           order by attnum offset 0) a
@@ -222,16 +223,22 @@ begin
     return format('case when num_nulls(%1$s) = 0 then format(''%%s'', %1$s) end', reference);
 end $$;
 
+-- The columns of a row as such values.
+create function changefeed.safe_columns(source oid, alias text, wanted text[]) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select coalesce(string_agg(
+        changefeed.safe_value(format('%s.%I', alias, a.attname), a.atttypid)
+        || format(' as %I', a.attname), ', ' order by a.attnum), '')
+    from pg_attribute a
+    where a.attrelid = source and a.attnum > 0 and not a.attisdropped
+      and (wanted is null or a.attname = any (wanted))
+$$;
+
 -- A row as JSON.
 create function changefeed.row_json(source oid, alias text, wanted text[]) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select format('(select row_to_json(changefeed_row.*) from (select %s) changefeed_row)',
-        coalesce(string_agg(
-            changefeed.safe_value(format('%s.%I', alias, a.attname), a.atttypid)
-            || format(' as %I', a.attname), ', ' order by a.attnum), ''))
-    from pg_attribute a
-    where a.attrelid = source and a.attnum > 0 and not a.attisdropped
-      and (wanted is null or a.attname = any (wanted))
+                  changefeed.safe_columns(source, alias, wanted))
 $$;
 
 -- A column's text, or null if there is no such column.
@@ -288,7 +295,7 @@ begin
     listened := changefeed.current_columns(t, capture -> 'update' -> 'of');
     -- The image of a row, not its equality: json has none, and null is as good as any value.
     if listened is null then
-        e.differs := format('%s.* *<> %s.*', old_alias, new_alias);
+        e.differs := format('%s *<> %s', old_alias, new_alias);
     else
         -- As records: rows side by side are compared column by column, by operators of theirs.
         select format('row(%s)::record *<> row(%s)::record',
@@ -376,16 +383,8 @@ begin
     return format('select %s, %s, %s, %s, %s',
         case op when 'INSERT' then 'null::json' else e.before end,
         case op when 'DELETE' then 'null::json' else e.after end,
-        case op when 'UPDATE' then '$1 *<> $2' else 'true' end,
+        case op when 'UPDATE' then e.differs else 'true' end,
         e.order_key, coalesce(e.shard, 'null::smallint'));
-end $$;
-
--- Remembers that a table was emptied without any event.
-create function changefeed.event_truncated() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    insert into changefeed.event_gap (trigger_id, what) values (tg_argv[0]::integer, 'TRUNCATE');
-    return null;
 end $$;
 
 -- Feeds that event triggers write to --------------------------------------------------------------

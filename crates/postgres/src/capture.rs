@@ -10,7 +10,7 @@ use crate::template::{dollar_quote, fill};
 /// Sorts before the application's own triggers, so that a trigger of theirs that changes the
 /// row again is seen after the change that caused it.
 pub(crate) fn trigger_name(feed: FeedId) -> String {
-    format!("00_changefeed_{feed}")
+    format!("!changefeed_{feed}")
 }
 
 /// Types whose text does not depend on a setting of the writer's session.

@@ -21,9 +21,13 @@ use crate::error::db;
 const POOL_SIZE: usize = 10;
 
 /// What every session of ours is set to, so that neither text forms nor the isolation that
-/// sweeps need depend on the server's or the user's defaults.
+/// sweeps need depend on the server's or the user's defaults. A database without an encoding holds
+/// any bytes, and must not refuse to hand them out because they are not UTF-8.
 const SESSION: &str = "set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set bytea_output = hex; \
-     set intervalstyle = postgres; set extra_float_digits = 1; \
+     set intervalstyle = postgres; set extra_float_digits = 1; set array_nulls = on; \
+     set lc_monetary = 'C'; set xmlbinary = base64; \
+     select set_config('client_encoding', 'SQL_ASCII', false) \
+     where getdatabaseencoding() = 'SQL_ASCII'; \
      set default_transaction_isolation = 'read committed'";
 
 /// Where to connect, and how.

@@ -2,7 +2,7 @@
 
 use changefeed_core::{Backfill, Error, EventTrigger, Result};
 
-use crate::backfill::{estimate, progress, resume_after};
+use crate::backfill::{ALL_ROWS, estimate, progress, resume_after};
 use crate::error::db;
 use crate::source::Table;
 use crate::template::fill;
@@ -24,6 +24,7 @@ impl PostgresStore {
             .batch_execute("set local search_path = pg_catalog, pg_temp")
             .await
             .map_err(db)?;
+        transaction.batch_execute(ALL_ROWS).await.map_err(db)?;
         let table = Table::find(&*transaction, &trigger.definition.table).await?;
         if table.key.is_empty() {
             return Err(Error::invalid(format!(
@@ -54,13 +55,13 @@ impl PostgresStore {
         // One backfill at a time; the position is read under the lock.
         let state = transaction
             .query_one(
-                "select last_key is not null, done, total, finished_at is not null \
+                "select last_key::text, done, total, finished_at is not null \
                  from changefeed.event_backfill where trigger_id = $1 for update",
                 &[&trigger.id.0],
             )
             .await
             .map_err(db)?;
-        let (resumed, done, total, finished): (bool, i64, i64, bool) =
+        let (last_key, done, total, finished): (Option<String>, i64, i64, bool) =
             (state.get(0), state.get(1), state.get(2), state.get(3));
         if finished {
             return Ok(progress(0, done, total, true));
@@ -68,7 +69,8 @@ impl PostgresStore {
         let row = transaction
             .query_one(
                 "select e.after, e.order_key, coalesce(e.shard, 'null::smallint'), \
-                        (select feed_id from changefeed.event_trigger where trigger_id = $1) \
+                        (select feed_id from changefeed.event_trigger where trigger_id = $1), \
+                        changefeed.safe_columns($2, 't', null) \
                  from changefeed.event_capture($1, $2, 't', 't') e",
                 &[&trigger.id.0, &table.oid],
             )
@@ -87,7 +89,10 @@ impl PostgresStore {
             .iter()
             .map(|c| format!("t.{}", quote::identifier(&c.name)))
             .collect();
-        let resume = resume_after(&table, &columns.join(", "));
+        let resume = match &last_key {
+            Some(key) => resume_after(&table, &columns.join(", "), key)?,
+            None => String::new(),
+        };
         let sql = fill(
             include_str!("sql/event_backfill.sql"),
             &[
@@ -97,6 +102,8 @@ impl PostgresStore {
                 ("shard", &text(2)),
                 ("order", &columns.join(", ")),
                 ("table", &table.sql),
+                ("old_columns", &text(4)),
+                ("new_columns", &text(4)),
                 (
                     "condition",
                     trigger
@@ -106,7 +113,7 @@ impl PostgresStore {
                         .as_deref()
                         .unwrap_or("true"),
                 ),
-                ("resume", if resumed { &resume } else { "" }),
+                ("resume", &resume),
                 ("publish", &publish),
             ],
         );

@@ -12,7 +12,7 @@ use crate::template::{dollar_quote, fill};
 /// times, bytes, intervals, numbers and money, and where names are looked up.
 const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
      set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
-     set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64";
+     set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on";
 
 /// How long to wait for writers to finish before a trigger is created on their table. Later
 /// writers wait behind us meanwhile.
@@ -25,6 +25,10 @@ pub(crate) struct Shape {
     by_statement: bool,
     /// The columns of the table and of its partitions.
     pub(crate) signatures: Vec<String>,
+    /// Its partitions, quoted.
+    pub(crate) partitions: Vec<String>,
+    /// Whether other tables inherit from it, in the way from before there were partitions.
+    pub(crate) has_heirs: bool,
 }
 
 impl Shape {
@@ -33,6 +37,8 @@ impl Shape {
         Shape {
             by_statement: false,
             signatures: Vec::new(),
+            partitions: Vec::new(),
+            has_heirs: false,
         }
     }
 
@@ -44,6 +50,8 @@ impl Shape {
         Ok(row.map(|row| Shape {
             by_statement: row.get(0),
             signatures: row.get(1),
+            partitions: row.get(2),
+            has_heirs: row.get(3),
         }))
     }
 }
@@ -96,9 +104,10 @@ impl Plan {
     }
 }
 
-/// Sorts before the application's own triggers, so that what they change in turn comes after.
+/// Sorts before the application's own triggers (`!` comes before letters and digits), so that what
+/// they change in turn comes after.
 fn name(id: TriggerId, what: &str) -> String {
-    format!("00_changefeed_event_{}_{what}", id.0)
+    format!("!changefeed_event_{}_{what}", id.0)
 }
 
 fn function(id: TriggerId, what: &str) -> String {
@@ -118,7 +127,7 @@ pub(crate) async fn install(
     let plan = Plan::new(definition, &shape);
     write_functions(client, id, definition, table, &shape, &plan).await?;
     client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
-    let sql = create_triggers(id, table, &plan);
+    let sql = create_triggers(id, table, &shape, &plan);
     client.batch_execute(&sql).await.map_err(|e| {
         let error = db(e);
         match error.kind() {
@@ -158,6 +167,16 @@ pub(crate) async fn write_functions(
         )
         .await
         .map_err(db)?;
+    if !plan.triggers(id).is_empty() {
+        let sql = fill(
+            include_str!("sql/event_truncated.sql"),
+            &[
+                ("function", &function(id, "truncate")),
+                ("trigger_id", &id.0.to_string()),
+            ],
+        );
+        client.batch_execute(&sql).await.map_err(db)?;
+    }
     if !plan.statement.is_empty() {
         let sql = statement_function(client, id, table, shape).await?;
         client.batch_execute(&sql).await.map_err(db)?;
@@ -222,7 +241,9 @@ async fn row_function(
         .query_one(
             "select n.before, n.after, n.differs, n.order_key, o.order_key, \
                     coalesce(n.shard, 'null'), coalesce(o.shard, 'null'), \
-                    (select feed_id from changefeed.event_trigger where trigger_id = $1) \
+                    (select feed_id from changefeed.event_trigger where trigger_id = $1), \
+                    changefeed.safe_columns($2, 'old', null), \
+                    changefeed.safe_columns($2, 'new', null) \
              from changefeed.event_capture($1, $2, 'old', 'new') n, \
                   changefeed.event_capture($1, $2, 'old', 'old') o",
             &[&id.0, &table.oid],
@@ -242,6 +263,8 @@ async fn row_function(
             include_str!("sql/event_condition.sql"),
             &[
                 ("expression", expression),
+                ("old_columns", &text(8)),
+                ("new_columns", &text(9)),
                 ("name", &quote::literal(definition.name.as_str())),
             ],
         ),
@@ -291,10 +314,16 @@ async fn check_condition(
         .await
         .map_err(db)?;
     // Prepared, never run: it is one statement, or it is refused.
-    let sql = format!(
-        "select from {table} old, {table} new where ({condition}\n)",
-        table = table.sql,
-    );
+    let columns: String = client
+        .query_one(
+            "select changefeed.safe_columns($1, 'changefeed_row', null)",
+            &[&table.oid],
+        )
+        .await
+        .map_err(db)?
+        .get(0);
+    let rows = format!("(select {columns} from {} changefeed_row)", table.sql);
+    let sql = format!("select from {rows} old, {rows} new where ({condition}\n)");
     let checked = client.prepare(&sql).await.map_err(|e| {
         Error::invalid("the condition is not a SQL condition over 'old' and 'new'")
             .advise(
@@ -317,18 +346,18 @@ fn condition_error(definition: &TriggerDefinition, error: tokio_postgres::Error)
     error
 }
 
-fn create_triggers(id: TriggerId, table: &Table, plan: &Plan) -> String {
+fn create_triggers(id: TriggerId, table: &Table, shape: &Shape, plan: &Plan) -> String {
     let mut sql = String::new();
-    let mut add = |trigger: String, when: String, what: &str, call: String| {
+    let mut add = |table: &str, trigger: String, when: String, what: &str, call: String| {
         let trigger = quote::identifier(&trigger);
         sql.push_str(&format!(
             "create trigger {trigger} after {when} on {table} {what} execute function {call};\n",
-            table = table.sql,
         ));
     };
     for operation in &plan.statement {
         let rows = if *operation == "insert" { "new" } else { "old" };
         add(
+            &table.sql,
             name(id, operation),
             (*operation).to_owned(),
             &format!("referencing {rows} table as changed for each statement"),
@@ -337,6 +366,7 @@ fn create_triggers(id: TriggerId, table: &Table, plan: &Plan) -> String {
     }
     if !plan.row.is_empty() {
         add(
+            &table.sql,
             name(id, "row"),
             plan.row.join(" or "),
             "for each row",
@@ -344,35 +374,28 @@ fn create_triggers(id: TriggerId, table: &Table, plan: &Plan) -> String {
         );
     }
     if !plan.statement.is_empty() || !plan.row.is_empty() {
-        add(
-            name(id, "truncate"),
-            "truncate".to_owned(),
-            "for each statement",
-            format!("changefeed.event_truncated('{}')", id.0),
-        );
+        // Statement triggers are not handed down to partitions.
+        for table in std::iter::once(&table.sql).chain(&shape.partitions) {
+            add(
+                table,
+                name(id, "truncate"),
+                "truncate".to_owned(),
+                "for each statement",
+                format!("changefeed.{}()", function(id, "truncate")),
+            );
+        }
     }
     sql
 }
 
 /// Removes the triggers, wherever their table is by now, and their functions.
-pub(crate) async fn uninstall(
-    client: &impl GenericClient,
-    id: TriggerId,
-    table: Option<&Table>,
-) -> Result<()> {
+pub(crate) async fn uninstall(client: &impl GenericClient, id: TriggerId) -> Result<()> {
     client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
     let mut sql = String::from("set local client_min_messages = warning;\n");
-    for what in ["statement", "row"] {
+    for what in ["statement", "row", "truncate"] {
         sql.push_str(&format!(
             "drop function if exists changefeed.{} cascade;\n",
             function(id, what)
-        ));
-    }
-    if let Some(table) = table {
-        sql.push_str(&format!(
-            "drop trigger if exists {} on {};\n",
-            quote::identifier(&name(id, "truncate")),
-            table.sql
         ));
     }
     sql.push_str("reset client_min_messages");

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use changefeed_core::{
-    EventTrigger, Finding, OrderBy, Result, Severity, TriggerDefinition, Updates,
+    EventTrigger, Finding, Kind, OrderBy, Result, Severity, TriggerDefinition, Updates,
 };
 use tokio_postgres::GenericClient;
 
@@ -13,9 +13,6 @@ use crate::error::db;
 use crate::event_capture::{self, Plan, Shape};
 use crate::source::Table;
 use crate::triggers::trigger;
-
-/// Object ids from here on are not the server's own.
-const FIRST_FOREIGN_TYPE: u32 = 16384;
 
 /// An event trigger beside its table as it is now.
 struct Look {
@@ -28,7 +25,7 @@ struct Look {
     known: Vec<String>,
     shape: Shape,
     plan: Plan,
-    installed: BTreeMap<String, bool>,
+    installed: BTreeMap<String, (bool, i64)>,
 }
 
 impl Look {
@@ -54,7 +51,7 @@ impl Look {
                 include_str!("sql/event_installed.sql"),
                 &[
                     &table.oid,
-                    &format!("00\\_changefeed\\_event\\_{}\\_%", trigger.id.0),
+                    &format!("!changefeed\\_event\\_{}\\_%", trigger.id.0),
                 ],
             )
             .await
@@ -63,7 +60,10 @@ impl Look {
             plan: Plan::new(&trigger.definition, &shape),
             known: row.get(6),
             renamed: row.get(7),
-            installed: installed.iter().map(|r| (r.get(0), r.get(1))).collect(),
+            installed: installed
+                .iter()
+                .map(|r| (r.get(0), (r.get(1), r.get(2))))
+                .collect(),
             trigger,
             table: Some(table),
             shape,
@@ -77,38 +77,20 @@ impl Look {
 
     fn triggers_differ(&self) -> bool {
         let wanted: BTreeSet<String> = self.plan.triggers(self.trigger.id).into_iter().collect();
+        let everywhere = 1 + i64::try_from(self.shape.partitions.len()).unwrap_or(0);
         wanted != self.installed.keys().cloned().collect()
+            || self
+                .installed
+                .iter()
+                .any(|(name, (_, tables))| name.ends_with("_truncate") && *tables < everywhere)
     }
 
     fn disabled(&self) -> Vec<&str> {
         self.installed
             .iter()
-            .filter(|(_, fires)| !**fires)
+            .filter(|(_, (fires, _))| !fires)
             .map(|(name, _)| name.as_str())
             .collect()
-    }
-
-    /// Whether the functions may be written anew without a person's consent. A condition runs
-    /// with our rights, and a column of a new type could bring operators of its own into it.
-    fn may_be_followed(&self) -> bool {
-        if self.trigger.definition.capture.condition.is_none() || !self.columns_changed() {
-            return true;
-        }
-        let known: BTreeSet<&str> = self.known.iter().flat_map(|s| s.split(',')).collect();
-        let now: BTreeSet<&str> = self
-            .shape
-            .signatures
-            .iter()
-            .flat_map(|s| s.split(','))
-            .collect();
-        let harmless = |column: &&&str| {
-            column
-                .rsplit(':')
-                .next()
-                .and_then(|oid| oid.parse::<u32>().ok())
-                .is_some_and(|oid| oid < FIRST_FOREIGN_TYPE)
-        };
-        known.is_subset(&now) && now.difference(&known).all(|c| harmless(&c))
     }
 
     fn finding(
@@ -175,16 +157,6 @@ impl PostgresStore {
             if look.table.is_none() || !(altered || look.renamed) {
                 continue;
             }
-            if !look.may_be_followed() {
-                findings.push(look.finding(
-                    Severity::Warning,
-                    "its table was altered, and its condition holds nothing back until somebody \
-                     has looked at it"
-                        .to_owned(),
-                    look.replace_advice(),
-                ));
-                continue;
-            }
             match self.follow(&look).await {
                 Ok(true) => findings.push(look.finding(
                     Severity::Ok,
@@ -235,7 +207,7 @@ impl PostgresStore {
         });
         crate::triggers::rewrite(&*transaction, id, &definition, table).await?;
         if look.triggers_differ() {
-            event_capture::uninstall(&*transaction, id, Some(table)).await?;
+            event_capture::uninstall(&*transaction, id).await?;
             event_capture::install(&*transaction, id, &definition, table).await?;
         } else {
             event_capture::write_functions(
@@ -260,7 +232,14 @@ impl PostgresStore {
             .map_err(db)?;
         let mut looks = Vec::new();
         for row in &rows {
-            looks.extend(Look::at(&**client, row).await?);
+            match Look::at(&**client, row).await {
+                Ok(look) => looks.extend(look),
+                // One that cannot be looked at must not hide the others.
+                Err(error) if error.kind() != Kind::Unavailable => {
+                    tracing::warn!(trigger = row.get::<_, i32>(0), %error, "cannot be looked at");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(looks)
     }
@@ -333,11 +312,8 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
                 .to_owned(),
         ));
     } else if look.columns_changed() {
-        let advice = if look.may_be_followed() {
-            "a running `changefeed serve` or `changefeed deliver` makes it fast again".to_owned()
-        } else {
-            look.replace_advice()
-        };
+        let advice =
+            "a running `changefeed serve` or `changefeed deliver` makes it fast again".to_owned();
         let message = match look.trigger.definition.capture.condition {
             None => "its table was altered: capture goes on, more slowly",
             Some(_) => {
@@ -354,6 +330,13 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
                 "alter table {} enable trigger \"{disabled}\"",
                 look.trigger.definition.table
             ),
+        ));
+    }
+    if look.shape.has_heirs {
+        findings.push(look.finding(
+            Severity::Warning,
+            "other tables inherit from its table, and what is in them is not captured".to_owned(),
+            "create a trigger on each of them, or use partitions".to_owned(),
         ));
     }
     let missing = look.missing_columns();

@@ -7,9 +7,10 @@ use changefeed_core::{
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
-use tokio_postgres::types::{FromSql, ToSql, Type};
+use tokio_postgres::types::ToSql;
 
 use crate::PostgresStore;
+use crate::encoding::Lossy;
 use crate::error::db;
 
 /// Events that one statement makes pending again.
@@ -114,7 +115,7 @@ impl PostgresStore {
                      join changefeed.event_trigger t on t.trigger_id = e.trigger_id \
                          and t.dropped_at is null \
                      where e.state <> 'p' and {} order by e.change_id desc limit {} \
-                     for update of e), \
+                     for update of e skip locked), \
                  done as ( \
                      update changefeed.event e \
                      set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
@@ -258,26 +259,12 @@ impl<'a> Matching<'a> {
     }
 }
 
-/// Bytes as the server sent them. In a database without an encoding of its own (`SQL_ASCII`) a
-/// text need not be UTF-8; what is not is replaced here, so that one such row cannot stop others.
-struct Bytes(String);
-
-impl<'a> FromSql<'a> for Bytes {
-    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
-        Ok(Bytes(String::from_utf8_lossy(raw).into_owned()))
-    }
-
-    fn accepts(kind: &Type) -> bool {
-        matches!(*kind, Type::JSON | Type::TEXT)
-    }
-}
-
 /// The part of a row that is the event, from a place on.
 pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
     let change_id = row.get(0);
     let json = |place: usize| -> Result<Option<Box<RawValue>>> {
-        row.get::<_, Option<Bytes>>(from + place)
-            .map(|Bytes(text)| {
+        row.get::<_, Option<Lossy>>(from + place)
+            .map(|Lossy(text)| {
                 RawValue::from_string(text).map_err(|e| {
                     Error::new(
                         Kind::Database,
@@ -288,15 +275,15 @@ pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
             })
             .transpose()
     };
-    let setting = |place: usize| row.get::<_, Option<Bytes>>(from + place);
+    let setting = |place: usize| row.get::<_, Option<Lossy>>(from + place);
     Ok(Event {
         id: EventId::new(change_id, EventSalt::new(row.get(from + 9))),
         change_id,
         op: Operation::from_letter(row.get(from))?,
         old: json(1)?,
         new: json(2)?,
-        session_variables: setting(3).and_then(|Bytes(text)| session_json(&text)),
-        trace_context: setting(4).and_then(|Bytes(text)| trace_json(&text)),
+        session_variables: setting(3).and_then(|Lossy(text)| session_json(&text)),
+        trace_context: setting(4).and_then(|Lossy(text)| trace_json(&text)),
         created_at: row.get(from + 5),
         trigger: row.get::<_, &str>(from + 6).parse()?,
         table: TableName::qualified(
@@ -318,8 +305,8 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
     let json = |place: usize| {
-        row.get::<_, Option<Bytes>>(place)
-            .and_then(|Bytes(text)| RawValue::from_string(text).ok())
+        row.get::<_, Option<Lossy>>(place)
+            .and_then(|Lossy(text)| RawValue::from_string(text).ok())
     };
     Ok(LoggedAttempt {
         attempt: Attempt {

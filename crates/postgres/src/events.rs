@@ -1,5 +1,8 @@
 //! Claiming events, and writing down what became of them.
 
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,12 +12,14 @@ use changefeed_core::{
     Wanted,
 };
 use deadpool_postgres::GenericClient;
+use serde_json::value::RawValue;
 use tokio_postgres::types::ToSql;
 
 use crate::PostgresStore;
+use crate::encoding::{ascii_json, ascii_text};
 use crate::error::db;
 use crate::event_log::{captured, number};
-use crate::floors::{Floors, Look};
+use crate::floors::{Floors, Look, Took};
 use crate::template::fill;
 
 /// How many due events, and then how many keys, one claim of ordered events looks at.
@@ -34,6 +39,7 @@ impl EventStore for PostgresStore {
             owner,
             lease,
             floors: &self.inner.floors,
+            walks: &self.inner.walks,
         };
         let mut taken = Vec::new();
         // All triggers without special wishes in one round trip.
@@ -72,6 +78,9 @@ impl EventStore for PostgresStore {
 
     async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
         let client = self.client().await?;
+        // In one order for everybody, so that nobody waits for each other.
+        let mut finished: Vec<&Finished> = finished.iter().collect();
+        finished.sort_by_key(|f| f.claim.change_id);
         let (ids, generations) = columns(finished.iter().map(|f| f.claim));
         let verdicts: Vec<i8> = finished.iter().map(|f| letter(f.verdict)).collect();
         let waits: Vec<f64> = finished
@@ -90,13 +99,15 @@ impl EventStore for PostgresStore {
             .iter()
             .map(|f| f.attempt.status.and_then(|s| i16::try_from(s).ok()))
             .collect();
-        let requests: Vec<Option<&str>> = finished
+        // A character that the database cannot hold must not keep all outcomes from being written.
+        let utf8 = self.inner.encoding.is_utf8(&**client).await?;
+        let requests: Vec<Option<Cow<'_, str>>> = finished
             .iter()
-            .map(|f| f.attempt.request.as_deref().map(|r| r.get()))
+            .map(|f| spelt(&f.attempt.request, utf8))
             .collect();
-        let responses: Vec<Option<&str>> = finished
+        let responses: Vec<Option<Cow<'_, str>>> = finished
             .iter()
-            .map(|f| f.attempt.response.as_deref().map(|r| r.get()))
+            .map(|f| spelt(&f.attempt.response, utf8))
             .collect();
         // A text of the server's cannot hold it.
         let errors: Vec<Option<String>> = finished
@@ -105,7 +116,8 @@ impl EventStore for PostgresStore {
                 f.attempt
                     .error
                     .as_ref()
-                    .map(|e| e.replace('\0', "\u{fffd}"))
+                    .map(|e| e.replace('\0', "?"))
+                    .map(|e| if utf8 { e } else { ascii_text(&e) })
             })
             .collect();
         let durations: Vec<i64> = finished.iter().map(|f| f.attempt.duration_ms).collect();
@@ -225,6 +237,7 @@ struct Claim<'a> {
     owner: &'a str,
     lease: Duration,
     floors: &'a Floors,
+    walks: &'a Walks,
 }
 
 impl Claim<'_> {
@@ -244,7 +257,7 @@ impl Claim<'_> {
             .iter()
             .map(|w| self.floors.begin(w.trigger))
             .collect();
-        let floors: Vec<Option<f64>> = looks.iter().map(|look| look.from_ms).collect();
+        let floors: Vec<Option<i64>> = looks.iter().map(|look| look.from).collect();
         let parameters: [&(dyn ToSql + Sync); 5] = [
             &triggers,
             &rooms,
@@ -253,18 +266,22 @@ impl Claim<'_> {
             &floors,
         ];
         let before = taken.len();
-        let overdue = run(client, &sql, &parameters, taken).await?;
+        let moments = run(client, &sql, &parameters, taken).await?;
         for (one, look) in wanted.iter().zip(looks) {
-            let of_this = |i: &usize| taken[before + i].trigger == one.trigger;
-            let places: Vec<usize> = (0..overdue.len()).filter(of_this).collect();
-            let last = places.iter().map(|i| overdue[*i]).reduce(f64::min);
-            match last {
-                Some(last) => {
-                    let full = places.len() >= one.limit as usize;
-                    self.floors.took(one.trigger, look, full, last);
-                }
-                None => self.floors.found_nothing(one.trigger, look),
-            }
+            let of_this = taken[before..]
+                .iter()
+                .zip(&moments)
+                .filter(|(event, _)| event.trigger == one.trigger);
+            let count = of_this.clone().count();
+            let took = of_this
+                .map(|(_, moment)| *moment)
+                .max_by_key(|moment| moment.due)
+                .map(|moment| Took {
+                    last_due: moment.due,
+                    now: moment.now,
+                    full: count >= one.limit as usize,
+                });
+            self.floors.end(one.trigger, look, took);
         }
         Ok(())
     }
@@ -305,41 +322,82 @@ impl Claim<'_> {
         if !more {
             return Ok(());
         }
+        let found = self.walk(client, wanted.trigger).await?;
+        let room = wanted.limit - u32::try_from(taken.len() - before).unwrap_or(wanted.limit);
         let sql = fill(
-            include_str!("sql/event_claim_walk.sql"),
+            include_str!("sql/event_claim_heads.sql"),
             &[("take", include_str!("sql/event_take.sql"))],
         );
-        let start = random_key();
-        // From the random key to the end, and then from the beginning to it.
-        for (from, upto) in [(start, i64::MAX), (i64::MIN, start.saturating_sub(1))] {
-            let found = u32::try_from(taken.len() - before).unwrap_or(u32::MAX);
-            let room = number(wanted.limit.saturating_sub(found));
-            if room == 0 {
-                break;
-            }
-            let (triggers, rooms) = ([wanted.trigger.0], [room]);
-            let parameters: [&(dyn ToSql + Sync); 7] = [
-                &triggers.as_slice(),
-                &rooms.as_slice(),
-                &self.owner,
-                &milliseconds(self.lease),
-                &KEYS_PER_CLAIM,
-                &from,
-                &upto,
-            ];
-            run(client, &sql, &parameters, taken).await?;
-        }
+        let rooms = [number(room)];
+        let parameters: [&(dyn ToSql + Sync); 5] = [
+            &triggers.as_slice(),
+            &rooms.as_slice(),
+            &self.owner,
+            &milliseconds(self.lease),
+            &found,
+        ];
+        run(client, &sql, &parameters, taken).await?;
         Ok(())
+    }
+
+    /// The oldest events of the next keys, where they are due. Goes on where the last walk ended,
+    /// so that every key has its turn.
+    async fn walk(&self, client: &impl GenericClient, trigger: TriggerId) -> Result<Vec<i64>> {
+        let from = self.walks.at(trigger);
+        let rows = client
+            .query(
+                &client
+                    .prepare_cached(include_str!("sql/event_walk.sql"))
+                    .await
+                    .map_err(db)?,
+                &[&trigger.0, &from, &KEYS_PER_CLAIM],
+            )
+            .await
+            .map_err(db)?;
+        let last: Option<i64> = rows.last().map(|row| row.get(0));
+        let complete = rows.len() < usize::try_from(KEYS_PER_CLAIM).unwrap_or(0);
+        self.walks.set(
+            trigger,
+            last.filter(|_| !complete).map_or(i64::MIN, |key| key + 1),
+        );
+        Ok(rows
+            .iter()
+            .filter(|row| row.get(2))
+            .map(|row| row.get(1))
+            .collect())
     }
 }
 
-/// Runs a claim. Returns by how many milliseconds each event was overdue.
+/// How far the keys of ordered triggers were looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Walks(Mutex<HashMap<TriggerId, i64>>);
+
+impl Walks {
+    fn at(&self, trigger: TriggerId) -> i64 {
+        let walks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        walks.get(&trigger).copied().unwrap_or(i64::MIN)
+    }
+
+    fn set(&self, trigger: TriggerId, key: i64) {
+        let mut walks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        walks.insert(trigger, key);
+    }
+}
+
+/// When an event was due, and when it was taken.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    due: i64,
+    now: i64,
+}
+
+/// Runs a claim. Returns when each event was due.
 async fn run(
     client: &impl GenericClient,
     sql: &str,
     parameters: &[&(dyn ToSql + Sync)],
     taken: &mut Vec<LeasedEvent>,
-) -> Result<Vec<f64>> {
+) -> Result<Vec<Moment>> {
     let statement = client.prepare_cached(sql).await.map_err(db)?;
     let rows = client.query(&statement, parameters).await.map_err(db)?;
     for row in &rows {
@@ -352,13 +410,19 @@ async fn run(
             event: captured(row, 5)?,
         });
     }
-    Ok(rows.iter().map(|row| row.get(15)).collect())
+    let moment = |row: &tokio_postgres::Row| Moment {
+        due: row.get(15),
+        now: row.get(16),
+    };
+    Ok(rows.iter().map(moment).collect())
 }
 
-/// Keys are hashes, so any number is as good a beginning as another.
-fn random_key() -> i64 {
-    use std::hash::{BuildHasher, RandomState};
-    RandomState::new().hash_one(0).cast_signed()
+/// JSON in characters that the database can hold.
+fn spelt(json: &Option<Box<RawValue>>, utf8: bool) -> Option<Cow<'_, str>> {
+    json.as_deref().map(|json| match utf8 {
+        true => Cow::Borrowed(json.get()),
+        false => Cow::Owned(ascii_json(json.get())),
+    })
 }
 
 fn claim_of(row: &tokio_postgres::Row) -> EventClaim {

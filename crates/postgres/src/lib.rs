@@ -8,6 +8,7 @@ mod backfill;
 mod capture;
 mod connect;
 mod consumers;
+mod encoding;
 mod error;
 mod event_backfill;
 mod event_capture;
@@ -53,6 +54,8 @@ struct Inner {
     prober: wake::Prober,
     joins: source::Joins,
     floors: floors::Floors,
+    encoding: encoding::Encoding,
+    walks: events::Walks,
     schema_checked: std::sync::atomic::AtomicBool,
 }
 
@@ -71,6 +74,8 @@ impl PostgresStore {
                 prober: wake::Prober::default(),
                 joins: source::Joins::default(),
                 floors: floors::Floors::default(),
+                encoding: encoding::Encoding::default(),
+                walks: events::Walks::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use crate::PostgresStore;
+use crate::encoding::Lossy;
 use crate::error::{db, is_undefined};
 use crate::source::Rows;
 
@@ -116,20 +117,20 @@ fn event(row: &Row) -> Result<Content> {
     };
     Ok(Content::Event {
         op: Operation::from_letter(op)?,
-        old: row.get::<_, Option<String>>(3).map(raw).transpose()?,
-        new: row.get::<_, Option<String>>(4).map(raw).transpose()?,
+        old: row.get::<_, Option<Lossy>>(3).map(raw).transpose()?,
+        new: row.get::<_, Option<Lossy>>(4).map(raw).transpose()?,
     })
 }
 
 /// A row as the database wrote it, or none.
-pub(crate) fn content(json: Option<String>) -> Result<Content> {
+pub(crate) fn content(json: Option<Lossy>) -> Result<Content> {
     match json {
         Some(json) => raw(json).map(Content::Row),
         None => Ok(Content::Gone),
     }
 }
 
-fn raw(json: String) -> Result<Box<RawValue>> {
+fn raw(Lossy(json): Lossy) -> Result<Box<RawValue>> {
     RawValue::from_string(json).map_err(|e| {
         Error::new(
             Kind::Database,

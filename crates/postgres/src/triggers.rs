@@ -43,7 +43,7 @@ impl TriggerStore for PostgresStore {
         };
         let feed = event_feeds::attach(&*transaction, &named).await?;
         let (id, paused) = store(&*transaction, &named, &table, feed, replace).await?;
-        event_capture::uninstall(&*transaction, id, Some(&table)).await?;
+        event_capture::uninstall(&*transaction, id).await?;
         event_capture::install(&*transaction, id, &named, &table).await?;
         if named.capture.order_by.is_some() {
             // What was captured without an order must be found by those who look for one. After
@@ -71,20 +71,18 @@ impl TriggerStore for PostgresStore {
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        let source: Option<u32> = transaction
+        let there = transaction
             .query_opt(
-                "select source from changefeed.event_trigger \
-                 where trigger_id = $1 and dropped_at is null",
+                "select from changefeed.event_trigger \
+                 where trigger_id = $1 and dropped_at is null for update",
                 &[&trigger.id.0],
             )
             .await
-            .map_err(db)?
-            .map(|row| row.get(0));
-        let Some(source) = source else {
+            .map_err(db)?;
+        if there.is_none() {
             return Err(gone(trigger));
-        };
-        let table = Table::load(&*transaction, source).await?;
-        event_capture::uninstall(&*transaction, trigger.id, table.as_ref()).await?;
+        }
+        event_capture::uninstall(&*transaction, trigger.id).await?;
         transaction
             .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
             .await
@@ -195,11 +193,6 @@ async fn store(
         return Err(taken(definition));
     }
     let id = TriggerId(existing.get(0));
-    if existing.get::<_, u32>(1) != table.oid
-        && let Some(before) = Table::load(client, existing.get(1)).await?
-    {
-        event_capture::uninstall(client, id, Some(&before)).await?;
-    }
     if existing.get::<_, u32>(1) != table.oid {
         // The rows of another table.
         client

@@ -12,8 +12,8 @@ picked as materialized (
             select * from {table} t {resume} order by {order} limit $2
         ) t
         -- What a condition knows a row by.
-        left join {table} old on false
-        cross join lateral (select t.*) new
+        left join (select {old_columns} from {table} t) old on false
+        cross join lateral (select {new_columns}) new
         order by 6
     ) p
 ),

@@ -2,6 +2,7 @@
 -- rights nor its session leak into an event.
 create or replace function changefeed.{function}() returns trigger
 language plpgsql security definer {settings} as {quote}
+#variable_conflict use_column
 declare
     before    json;
     after     json;
@@ -10,7 +11,7 @@ declare
     to_shard  smallint;
     id        bigint;
 begin
-    if (select string_agg(a.attname || ':' || a.atttypid, ',')
+    if (select coalesce(string_agg(quote_ident(a.attname) || ':' || a.atttypid, ','), '')
         from (select attname, atttypid from pg_attribute
               where attrelid = tg_relid and attnum > 0 and not attisdropped
               order by attnum offset 0) a) = any ({signatures}) then

@@ -3,7 +3,7 @@
 create or replace function changefeed.{function}() returns trigger
 language plpgsql security definer {settings} as {quote}
 begin
-    if (select string_agg(a.attname || ':' || a.atttypid, ',')
+    if (select coalesce(string_agg(quote_ident(a.attname) || ':' || a.atttypid, ','), '')
         from (select attname, atttypid from pg_attribute
               where attrelid = tg_relid and attnum > 0 and not attisdropped
               order by attnum offset 0) a) = any ({signatures}) then

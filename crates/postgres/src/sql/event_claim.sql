@@ -2,12 +2,11 @@
 -- lock of a trigger, until its statement is over, and the others leave that trigger alone: cheaper
 -- than a lock on every row. Nothing rests on it, because only what is still due is taken.
 -- `(select clock_timestamp())` is one moment, so that the index can be searched by it. A look begins
--- at a floor ($5, milliseconds ago) where there is one: see floors.rs.
+-- at a floor ($5, microseconds since 1970) where there is one: see floors.rs.
 with wanted as materialized (
     select t.trigger_id, w.room,
-           coalesce((select clock_timestamp()) - w.floor * interval '1 millisecond', '-infinity')
-               as floor
-    from unnest($1::integer[], $2::integer[], $5::float8[]) w(trigger_id, room, floor)
+           coalesce(to_timestamp(0) + w.floor * interval '1 microsecond', '-infinity') as floor
+    from unnest($1::integer[], $2::integer[], $5::bigint[]) w(trigger_id, room, floor)
     join changefeed.event_trigger t on t.trigger_id = w.trigger_id
         and t.paused_because is null and t.dropped_at is null
     where pg_try_advisory_xact_lock(1667655030, t.trigger_id)

@@ -7,10 +7,16 @@ select c.relkind = 'r' and not c.relispartition
            select from pg_trigger t
            where t.tgrelid = c.oid and not t.tgisinternal
              and t.tgtype & 1 = 1 and t.tgtype & 66 = 0
-             and t.tgname not like '00\_changefeed\_%'),
+             and t.tgname not like '!changefeed\_%'),
        array(select distinct changefeed.table_signature(p.oid)
              from (select c.oid
                    union all
-                   select p.relid from pg_partition_tree(c.oid) p) p)
+                   select p.relid from pg_partition_tree(c.oid) p) p),
+       array(select format('%I.%I', n.nspname, p.relname)
+             from pg_partition_tree(c.oid) t
+             join pg_class p on p.oid = t.relid and p.relkind in ('r', 'p') and p.oid <> c.oid
+             join pg_namespace n on n.oid = p.relnamespace),
+       exists (select from pg_inherits i join pg_class p on p.oid = i.inhrelid
+               where i.inhparent = c.oid and not p.relispartition)
 from pg_class c
 where c.oid = $1

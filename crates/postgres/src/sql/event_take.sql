@@ -26,7 +26,8 @@ select e.change_id, e.trigger_id, e.generation::bigint, e.tries::integer, e.cut_
        e.op::text, e.old, e.new, e.session_variables, e.trace_context,
        to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
        t.name::text, t.schema_name, t.table_name, (select s.salt from changefeed.event_salt s),
-       extract(epoch from clock_timestamp() - d.due_at)::float8 * 1000
+       (extract(epoch from d.due_at) * 1000000)::bigint,
+       (extract(epoch from clock_timestamp()) * 1000000)::bigint
 from taken e
 join due d on d.change_id = e.change_id
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id

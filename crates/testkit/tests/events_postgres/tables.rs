@@ -165,7 +165,9 @@ fn a_truncate_is_remembered_and_shown() {
         let complaints = scene.complaints().await;
         assert_eq!(complaints.len(), 1);
         assert!(
-            complaints[0].message.contains("TRUNCATE by tester"),
+            complaints[0]
+                .message
+                .contains("TRUNCATE of public.orders by tester"),
             "{complaints:?}"
         );
         assert_eq!(log(&*scene.store).await.len(), 1);
