@@ -62,6 +62,18 @@ impl Scene {
         Running::start(&mut command)
     }
 
+    /// Another command of the program.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Running {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_changefeed"));
+        command
+            .args(["--db", &self.backend.url()])
+            .args(arguments)
+            .env_remove("CHANGEFEED_CRASH_AT")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Running::start(&mut command)
+    }
+
     pub(crate) async fn insert(&self, from: usize, count: usize) {
         let rows: Vec<String> = (from..from + count)
             .map(|id| format!("({id}, 'c', 0)"))

@@ -150,3 +150,110 @@ pub async fn nothing_was_stolen(session: &dyn Session) {
         "held by two at the same time: {stolen:?}"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use changefeed_core::{Attempt, Event, EventSalt, Operation, TableName};
+
+    use super::*;
+
+    fn event(status: EventStatus, tries: u32) -> LoggedEvent {
+        LoggedEvent {
+            event: Event {
+                id: EventId::new(1, EventSalt::new(1)),
+                change_id: 1,
+                trigger: "t".parse().unwrap(),
+                table: TableName::unqualified("orders"),
+                op: Operation::Insert,
+                old: None,
+                new: None,
+                session_variables: None,
+                trace_context: None,
+                created_at: String::new(),
+            },
+            status,
+            tries,
+            locked_by: None,
+            next_retry_at: None,
+        }
+    }
+
+    fn attempt(number: u32, outcome: Outcome, late: bool) -> LoggedAttempt {
+        LoggedAttempt {
+            attempt: Attempt {
+                number,
+                outcome,
+                status: None,
+                request: None,
+                response: None,
+                error: None,
+                duration_ms: 0,
+            },
+            late,
+            created_at: String::new(),
+        }
+    }
+
+    /// Whether the judge has something to say, with one retry allowed.
+    fn objects(status: EventStatus, attempts: &[(Outcome, bool)], arrived: usize) -> bool {
+        let retry = Retry {
+            num_retries: 1,
+            ..Retry::default()
+        };
+        let attempts: Vec<LoggedAttempt> = attempts
+            .iter()
+            .zip(1..)
+            .map(|((outcome, late), number)| attempt(number, *outcome, *late))
+            .collect();
+        let event = event(status, u32::try_from(attempts.len()).unwrap());
+        let seen = Seen {
+            arrived,
+            accepted: 0,
+        };
+        std::panic::catch_unwind(|| {
+            judge(&event, &attempts, &retry, seen, &mut Account::default());
+        })
+        .is_err()
+    }
+
+    #[test]
+    fn the_judge_knows_right_from_wrong() {
+        use EventStatus::{Delivered, Error, Pending};
+        use Outcome::{Failure, Success, Unknown};
+        let (fine, failed, lost) = ((Success, false), (Failure, false), (Unknown, false));
+        for (status, attempts, arrived) in [
+            (Delivered, vec![fine], 1),
+            (Delivered, vec![failed, fine], 2),
+            (Delivered, vec![failed, fine], 1),
+            (Delivered, vec![lost, lost, failed, fine], 4),
+            (Delivered, vec![(Failure, true), fine], 2),
+            (Error, vec![failed, failed], 0),
+            (Error, vec![lost, failed, failed], 3),
+        ] {
+            assert!(
+                !objects(status, &attempts, arrived),
+                "{status:?} {attempts:?}"
+            );
+        }
+        for (status, attempts, arrived) in [
+            // Not finished.
+            (Pending, vec![failed], 1),
+            // Never arrived; arrived without an attempt; twice without cause.
+            (Delivered, vec![fine], 0),
+            (Delivered, vec![fine], 2),
+            (Delivered, vec![fine, fine], 2),
+            // The success of one who had lost it decides nothing.
+            (Delivered, vec![(Success, true)], 1),
+            (Delivered, vec![fine, failed], 2),
+            // Given up too early, too late, or in spite of a success.
+            (Error, vec![failed], 1),
+            (Error, vec![failed, failed, failed], 3),
+            (Error, vec![fine, failed, failed], 3),
+        ] {
+            assert!(
+                objects(status, &attempts, arrived),
+                "{status:?} {attempts:?}"
+            );
+        }
+    }
+}

@@ -231,3 +231,45 @@ pub(crate) async fn an_event_that_was_cut_off_too_often_is_given_up(backend: Arc
     let error = attempts[6].attempt.error.as_deref().unwrap();
     assert!(error.contains("cut off"), "{error}");
 }
+
+/// Bodies without an end, in pieces or broken off, and heads that say more than they keep: each is
+/// one answer or one failure, and nothing is repeated without a reason.
+pub(crate) async fn strange_answers_are_answers_or_failures(backend: Arc<dyn Backend>) {
+    let stage = Stage::new(backend, |d| {
+        d.delivery.retry.num_retries = 1;
+        d.delivery.retry.timeout = Duration::from_secs(5);
+    })
+    .await;
+    stage.receiver.rule(|request| {
+        let strange = match row_id(request) % 6 {
+            0 => Reply::HugeBody(8 * 1024 * 1024),
+            1 => Reply::BreakOffInBody,
+            2 => Reply::RespondSlowly {
+                body: Bytes::from_static(b"slow"),
+                every: Duration::from_millis(5),
+            },
+            3 => Reply::Answer {
+                status: 200,
+                headers: vec![("content-type".into(), "application/json".into())],
+                body: Bytes::from_static(b"{\"a\":\xff\x00 not json \\u0000"),
+            },
+            4 => Reply::AcceptAndClose,
+            _ => Reply::Status(204),
+        };
+        (retry(request) == 0).then_some(strange)
+    });
+    stage.insert(0, 30).await;
+    let work = stage.dispatch(|_| {}).await;
+    stage.is_settled().await;
+    work.stop().await;
+    let account = stage.account().await;
+    assert_eq!((account.delivered, account.dead), (30, 0));
+    for event in stage.in_state(EventStatus::Delivered).await {
+        let id = changefeed_testkit::events::row(event.event.new.as_deref())["id"]
+            .as_u64()
+            .unwrap();
+        if matches!(id % 6, 2..=5) {
+            assert_eq!(event.tries, 1, "row {id}: a success as any other");
+        }
+    }
+}

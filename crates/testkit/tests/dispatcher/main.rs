@@ -44,6 +44,7 @@ on_every_store! {
         a_final_status_ends_it_at_once
         a_receiver_that_is_gone_pauses_the_trigger_and_loses_nothing
         a_redirect_is_a_failure_and_is_not_followed
+        strange_answers_are_answers_or_failures
         an_event_that_was_cut_off_too_often_is_given_up
     }
     pace {
