@@ -8,7 +8,7 @@ use changefeed_core::{
     LoggedAttempt, LoggedEvent, Redelivery, Result, Store, TriggerDefinition, TriggerState,
 };
 use changefeed_engine::sinks::Handler;
-use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions, Webhooks};
+use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions, Webhooks};
 use changefeed_engine::{CancellationToken, DispatchOptions, Dispatcher, run_janitor};
 use serde_json::value::RawValue;
 
@@ -131,6 +131,8 @@ impl Changefeed {
         definition: &TriggerDefinition,
         replace: bool,
     ) -> Result<TriggerHandle> {
+        let whose = format!("trigger '{}'", definition.name);
+        Target::check(&whose, &definition.delivery)?;
         let trigger = self.store().create_trigger(definition, replace).await?;
         Ok(self.trigger_handle(trigger))
     }

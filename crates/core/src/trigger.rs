@@ -273,6 +273,16 @@ impl Delivery {
         for header in &self.headers {
             header.validate()?;
         }
+        let settings = self.headers.iter().map(|h| &h.value).chain(&self.webhook);
+        for variable in settings
+            .filter_map(|setting| match setting {
+                Setting::FromEnv(variable) => Some(variable),
+                Setting::Value(_) => None,
+            })
+            .chain(&self.secrets_from_env)
+        {
+            check_variable(variable)?;
+        }
         if self.secrets_from_env.len() > 2 {
             return Err(Error::invalid(
                 "a trigger has at most two secrets: the new one and the one it replaces",
@@ -291,6 +301,18 @@ impl Delivery {
         }
         self.retry.validate()
     }
+}
+
+fn check_variable(name: &str) -> Result<()> {
+    let fine = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(fine)
+    {
+        return Err(Error::invalid(format!(
+            "'{name}' is not the name of an environment variable"
+        ))
+        .advise("letters, digits and '_' are, not beginning with a digit"));
+    }
+    Ok(())
 }
 
 impl Header {

@@ -247,6 +247,10 @@ impl Dispatcher {
             self.load_definitions().await?;
             self.definitions_until = Instant::now() + DEFINITIONS_FOR;
         }
+        let stale = self.holds.take_stale();
+        if !stale.is_empty() {
+            self.store.release_events(&stale).await?;
+        }
         let wanted = self.holds.wanted();
         if wanted.is_empty() {
             return Ok(match self.holds.served() {

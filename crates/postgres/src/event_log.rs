@@ -6,6 +6,7 @@ use changefeed_core::{
     TriggerState, session_json, trace_json,
 };
 use serde_json::value::RawValue;
+use tokio_postgres::GenericClient;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
@@ -24,6 +25,7 @@ impl PostgresStore {
     ) -> Result<Vec<LoggedEvent>> {
         let limit = i64::try_from(Page::check_limit(limit)?).unwrap_or(i64::MAX);
         let client = self.client().await?;
+        require_trigger(&**client, filter).await?;
         let mut matching = Matching::new(filter);
         let sql = format!(
             "{} where {} order by e.change_id desc limit {}",
@@ -104,6 +106,7 @@ impl PostgresStore {
 
     pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
         let client = self.client().await?;
+        require_trigger(&**client, filter).await?;
         // From the newest to the oldest, once: what fails again at once is not taken up again.
         let mut filter = filter.clone();
         let mut total = 0;
@@ -186,6 +189,25 @@ impl PostgresStore {
                 })
             })
             .collect()
+    }
+}
+
+/// A trigger that never was is a mistake, not an empty list; one that was dropped still has events.
+async fn require_trigger(client: &impl GenericClient, filter: &EventFilter) -> Result<()> {
+    let Some(name) = &filter.trigger else {
+        return Ok(());
+    };
+    let known = client
+        .query_opt(
+            "select from changefeed.event_trigger where name = $1 limit 1",
+            &[&name.as_str()],
+        )
+        .await
+        .map_err(db)?;
+    match known {
+        Some(_) => Ok(()),
+        None => Err(Error::not_found(format!("there is no trigger '{name}'"))
+            .advise("`changefeed trigger list` shows the triggers")),
     }
 }
 

@@ -20,12 +20,8 @@ pub(crate) async fn run(database: &str, args: Event, out: &mut Out) -> Result<()
     }
 }
 
-/// The filter of a command line; a trigger that does not exist is a mistake, not an empty list.
-async fn filter(db: &Changefeed, which: Which) -> Result<EventFilter> {
-    if let Some(name) = &which.trigger {
-        db.trigger(name.as_str()).await?;
-    }
-    Ok(EventFilter {
+fn filter(which: Which) -> EventFilter {
+    EventFilter {
         trigger: which.trigger,
         status: which.status.map(EventStatus::from),
         since: which.since,
@@ -33,13 +29,13 @@ async fn filter(db: &Changefeed, which: Which) -> Result<EventFilter> {
         http_status: which.http_status,
         error: which.error,
         before: None,
-    })
+    }
 }
 
 async fn list(db: &Changefeed, args: ListEvents, out: &mut Out) -> Result<()> {
     let filter = EventFilter {
         before: args.before,
-        ..filter(db, args.which).await?
+        ..filter(args.which)
     };
     let events = db.events(&filter, args.limit).await?;
     if out.is_json() {
@@ -175,7 +171,7 @@ async fn show(db: &Changefeed, id: EventId, out: &mut Out) -> Result<()> {
 async fn redeliver(db: &Changefeed, args: Redeliver, out: &mut Out) -> Result<()> {
     let which = match args.id {
         Some(id) => Redelivery::Event(id),
-        None => Redelivery::Matching(filter(db, args.which).await?),
+        None => Redelivery::Matching(filter(args.which)),
     };
     let events = db.redeliver(&which).await?;
     if out.is_json() {

@@ -1,6 +1,6 @@
 //! What this instance holds: events that wait for a place, places for requests, and leases.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ struct State {
     leases: HashMap<EventClaim, Hold>,
     /// The size of all that is held.
     bytes: usize,
+    /// What waited too long here to be sure that it is still ours.
+    stale: Vec<EventClaim>,
     stopping: bool,
 }
 
@@ -79,6 +81,7 @@ impl Holds {
                 triggers: HashMap::new(),
                 leases: HashMap::new(),
                 bytes: 0,
+                stale: Vec::new(),
                 stopping: false,
             }),
             room: Notify::new(),
@@ -162,8 +165,12 @@ impl Holds {
                 ordered: lane.trigger.definition.capture.order_by.is_some(),
             });
         }
-        // Nobody is always the first when there is more than one look takes.
+        // All together they get what there are places for and some more, so that others find
+        // something to do; and nobody is always the first.
+        let waiting: usize = triggers.values().map(|lane| lane.waiting.len()).sum();
+        let most = (slots.total() + self.batch).saturating_sub(slots.used() + waiting);
         fastrand::shuffle(&mut wanted);
+        share(&mut wanted, most);
         wanted
     }
 
@@ -212,11 +219,17 @@ impl Holds {
                 return Some((event, lane.trigger.clone()));
             }
             // Somebody else may have it by now.
+            state.stale.push(event.claim());
             if let Some(hold) = state.leases.remove(&event.claim()) {
                 state.bytes = state.bytes.saturating_sub(hold.bytes);
             }
         }
         None
+    }
+
+    /// What waited too long, to be given back.
+    pub(super) fn take_stale(&self) -> Vec<EventClaim> {
+        std::mem::take(&mut self.state().stale)
     }
 
     /// Waits until a request was over.
@@ -276,6 +289,22 @@ impl Holds {
     }
 }
 
+/// Shares a number of places among all who want some: one each, or equally, and whoever comes later
+/// may have to wait.
+fn share(wanted: &mut Vec<Wanted>, most: usize) {
+    let all: usize = wanted.iter().map(|w| w.limit as usize).sum();
+    if all <= most {
+        return;
+    }
+    wanted.truncate(most);
+    let Some(each) = most.checked_div(wanted.len()) else {
+        return;
+    };
+    for one in wanted {
+        one.limit = one.limit.min(u32::try_from(each).unwrap_or(u32::MAX));
+    }
+}
+
 /// Prolongs leases when a third of them has passed, for as long as it runs.
 pub(super) async fn renew(store: Arc<dyn Store>, holds: Arc<Holds>, lease: Duration) {
     let mut tick = tokio::time::interval(lease / 6);
@@ -295,6 +324,7 @@ pub(super) async fn renew(store: Arc<dyn Store>, holds: Arc<Holds>, lease: Durat
                 holds.renewed(now, &kept);
                 if kept.len() < due.len() {
                     // Their outcome will be written as late; the new owner's counts.
+                    let kept: HashSet<EventClaim> = kept.into_iter().collect();
                     let lost: Vec<EventClaim> =
                         due.into_iter().filter(|c| !kept.contains(c)).collect();
                     tracing::debug!(events = lost.len(), "leases that are not ours any more");
@@ -305,5 +335,35 @@ pub(super) async fn renew(store: Arc<dyn Store>, holds: Arc<Holds>, lease: Durat
                 tracing::warn!(error = %describe(&error), "leases not prolonged; trying again");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(limits: &[u32]) -> Vec<Wanted> {
+        let one = |(n, limit): (usize, &u32)| Wanted {
+            trigger: TriggerId(i32::try_from(n).unwrap()),
+            limit: *limit,
+            overall: None,
+            ordered: false,
+        };
+        limits.iter().enumerate().map(one).collect()
+    }
+
+    fn shared(limits: &[u32], most: usize) -> Vec<u32> {
+        let mut wanted = wanted(limits);
+        share(&mut wanted, most);
+        wanted.iter().map(|w| w.limit).collect()
+    }
+
+    #[test]
+    fn no_more_is_asked_for_than_there_are_places() {
+        assert_eq!(shared(&[50, 50], 200), [50, 50]);
+        assert_eq!(shared(&[100, 100, 100], 150), [50, 50, 50]);
+        assert_eq!(shared(&[100, 3], 60), [30, 3]);
+        assert_eq!(shared(&[100; 300], 200), [1; 200]);
+        assert_eq!(shared(&[100], 0), [0; 0]);
     }
 }

@@ -69,7 +69,11 @@ impl Slots {
         free.min(limit.saturating_sub(own))
     }
 
-    fn used(&self) -> usize {
+    pub(super) fn total(&self) -> usize {
+        self.total
+    }
+
+    pub(super) fn used(&self) -> usize {
         self.held.values().sum()
     }
 

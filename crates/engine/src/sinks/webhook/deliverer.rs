@@ -65,10 +65,11 @@ impl Deliverer for Webhooks {
 /// A definition as people may see it: without what looks like a secret.
 pub fn without_secrets(delivery: &Delivery) -> Delivery {
     let mut shown = delivery.clone();
-    if let Some(Setting::Value(url)) = &mut shown.webhook
-        && let Ok(uri) = url.parse::<Uri>()
-    {
-        *url = redact::url(&uri);
+    if let Some(Setting::Value(url)) = &mut shown.webhook {
+        *url = match url.parse::<Uri>() {
+            Ok(uri) if uri.authority().is_some() => redact::url(&uri),
+            _ => HIDDEN.to_owned(),
+        };
     }
     for Header { name, value } in &mut shown.headers {
         if let Setting::Value(value) = value

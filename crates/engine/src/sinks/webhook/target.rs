@@ -100,6 +100,26 @@ impl Target {
         })
     }
 
+    /// Whether a definition can be prepared, as far as that does not depend on the environment.
+    pub fn check(whose: &str, delivery: &Delivery) -> Result<()> {
+        let known = |setting: &Setting| matches!(setting, Setting::Value(_));
+        let without_environment = Delivery {
+            webhook: delivery.webhook.clone().filter(known),
+            headers: delivery
+                .headers
+                .iter()
+                .filter(|header| known(&header.value))
+                .cloned()
+                .collect(),
+            secrets_from_env: Vec::new(),
+            ..delivery.clone()
+        };
+        if without_environment.webhook.is_none() {
+            return Ok(());
+        }
+        Self::prepare_for(whose, &without_environment, &|_| None).map(drop)
+    }
+
     /// Its URL without secrets, for people.
     pub fn shown_url(&self) -> &str {
         &self.shown
