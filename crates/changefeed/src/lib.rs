@@ -16,10 +16,13 @@
 
 mod backend;
 mod handle;
+mod watch;
 
 pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
-pub use changefeed_engine::{CancellationToken, SweepTotals, Sweeper};
+pub use changefeed_engine::{
+    CancellationToken, Closure, Exec, SweepTotals, Sweeper, WatchFunction, WatchTotals, Watcher,
+};
 /// The PostgreSQL store: `tokio_postgres` and what works inside the application's own transaction.
 pub use changefeed_postgres as postgres;
 /// The SQLite store: `rusqlite` and what works inside the application's own transaction.
@@ -27,3 +30,4 @@ pub use changefeed_sqlite as sqlite;
 /// The combinators that go with [`FeedHandle::follow`].
 pub use futures_util as futures;
 pub use handle::{Changefeed, FeedHandle};
+pub use watch::WatchBuilder;

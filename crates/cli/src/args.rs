@@ -7,6 +7,10 @@ use changefeed::{
 };
 use clap::{Parser, Subcommand};
 
+mod watch;
+
+pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
+
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
 #[derive(Debug, Parser)]
 #[command(name = "changefeed", version, max_term_width = 100)]
@@ -61,7 +65,9 @@ pub(crate) enum Command {
     Consumer(Consumer),
     /// Give numbers to committed changes, until stopped
     Sweep(Sweep),
-    /// Show feeds, consumers and sweepers
+    /// Hand the changed rows of a table to a function, and tend such watches
+    Watch(WatchArgs),
+    /// Show feeds, consumers, watches and sweepers
     Status,
     /// Measure changefeed against the bare database
     #[command(subcommand)]
@@ -81,6 +87,9 @@ pub(crate) struct Serve {
     /// How long the demo runs; until stopped unless given
     #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
     pub(crate) duration: Option<Duration>,
+    /// Run the commands of watches that were defined with --exec
+    #[arg(long)]
+    pub(crate) allow_exec: bool,
 }
 
 #[derive(Debug, clap::Args)]

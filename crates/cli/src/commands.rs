@@ -9,3 +9,4 @@ pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sweep;
 pub(crate) mod uninstall;
+pub(crate) mod watch;

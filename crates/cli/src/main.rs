@@ -35,6 +35,7 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
         Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
         Command::Consumer(consumer) => commands::consumer::run(&database, consumer, out).await,
         Command::Sweep(sweep) => commands::sweep::run(&database, sweep, out).await,
+        Command::Watch(watch) => commands::watch::run(&database, watch, out).await,
         Command::Status => commands::status::run(&database, out).await,
         Command::Bench(bench) => commands::bench::run(&database, bench, out).await,
         Command::Completions { shell } => commands::completions::run(shell, out),

@@ -21,6 +21,7 @@ mod table;
 mod ulid;
 mod ulid_transaction;
 mod wake;
+mod watch;
 
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Page};
@@ -39,10 +40,15 @@ pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
     ConsumerStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore, SweptShard,
-    UlidStore, WakeStore,
+    UlidStore, WakeStore, WatchStore,
 };
 pub use table::{Fold, TableName};
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{Subscription, WakeHub};
+pub use watch::{
+    Batch, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Operation, Outcome, Parked, RowChange, Settled,
+    Take, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    batch_json, suggested_workers,
+};

@@ -5,6 +5,7 @@
 //! round trips. The rooms are the same as in the other stores.
 
 mod backfill;
+mod backlog;
 mod capture;
 mod connect;
 mod consumers;
@@ -17,10 +18,12 @@ mod schema;
 mod source;
 mod sweep;
 mod template;
+mod tracking;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watches;
 
 use std::sync::Arc;
 
@@ -44,6 +47,7 @@ struct Inner {
     listener: wake::Listener,
     prober: wake::Prober,
     joins: source::Joins,
+    backlogs: backlog::Backlogs,
     schema_checked: std::sync::atomic::AtomicBool,
 }
 
@@ -61,6 +65,7 @@ impl PostgresStore {
                 listener: wake::Listener::default(),
                 prober: wake::Prober::default(),
                 joins: source::Joins::default(),
+                backlogs: backlog::Backlogs::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };

@@ -15,9 +15,25 @@ pub(crate) fn table(table: &TableName) -> String {
     }
 }
 
+/// A text. Written so that it means the same whatever the session's settings are; the one
+/// character that no text of the server can hold is left out.
+pub(crate) fn literal(text: &str) -> String {
+    let escaped = text
+        .replace('\0', "")
+        .replace('\\', "\\\\")
+        .replace('\'', "''");
+    format!("E'{escaped}'")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn texts_cannot_break_out() {
+        assert_eq!(literal("it's"), "E'it''s'");
+        assert_eq!(literal("a\\'; --\0"), "E'a\\\\''; --'");
+    }
 
     #[test]
     fn names_cannot_break_out() {

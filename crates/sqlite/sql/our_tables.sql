@@ -1,10 +1,14 @@
 -- Named one by one: the application may have tables whose names begin like ours.
 select type, name from sqlite_master
  where type in ('table', 'view')
-   and name in (
+   and (name in (
      'changefeed_schema', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
      'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
      'changefeed_shard', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
-     'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_source')
+     'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_source',
+     'changefeed_watched_table', 'changefeed_watch', 'changefeed_global_state',
+     'changefeed_watch_counter')
+     or name glob 'changefeed_changes_[0-9]*' or name glob 'changefeed_backlog_[0-9a-f]*'
+     or name glob 'changefeed_leases_[0-9a-f]*_[0-9]*')
  order by type = 'table'

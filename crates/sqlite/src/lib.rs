@@ -38,6 +38,7 @@
 //! Feeds that the writer orders itself are written in ULID transactions: see [`begin_ulid`].
 
 mod backfill;
+mod backlog;
 mod capture;
 mod connect;
 mod consumers;
@@ -49,11 +50,13 @@ mod quote;
 mod read;
 mod schema;
 mod sweep;
+mod tracking;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod value;
 mod wake;
+mod watches;
 
 use std::path::Path;
 use std::sync::Arc;

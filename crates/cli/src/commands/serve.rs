@@ -7,6 +7,7 @@ use changefeed::{CancellationToken, Changefeed, Remedy, Result, SweepGroup, requ
 use tokio::task::JoinHandle;
 
 use crate::args::Serve;
+use crate::commands::watch;
 use crate::connect;
 use crate::output::Out;
 use crate::{demo, signals};
@@ -28,7 +29,10 @@ pub(crate) async fn run(
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     out.say("serving; Ctrl-C stops")?;
-    sweep_all(&db, shutdown).await?;
+    tokio::try_join!(
+        sweep_all(&db, shutdown.clone()),
+        watch::serve(&db, args.allow_exec, shutdown),
+    )?;
     out.say("stopped")
 }
 

@@ -1,0 +1,5 @@
+//! Where batches go.
+
+mod exec;
+
+pub use exec::Exec;

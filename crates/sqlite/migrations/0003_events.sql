@@ -1,0 +1,3 @@
+-- Event triggers, version 3.
+
+insert into changefeed_schema (version) values (3);
