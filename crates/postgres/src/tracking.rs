@@ -108,7 +108,7 @@ impl Tracked {
         }
         let row = client
             .query_one(
-                "select has_table_privilege($1, 'select'), row_security_active($1), \
+                "select has_table_privilege($1::oid, 'select'), row_security_active($1::oid), \
                  current_user::text, has_schema_privilege('changefeed', 'create')",
                 &[&self.table.oid],
             )

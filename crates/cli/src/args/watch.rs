@@ -14,16 +14,16 @@ pub(crate) struct WatchArgs {
     #[command(subcommand)]
     pub(crate) command: Option<Watch>,
     #[command(flatten)]
-    pub(crate) run: Option<WatchRun>,
+    pub(crate) run: WatchRun,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct WatchRun {
     /// The table, as in SQL
-    pub(crate) table: String,
+    pub(crate) table: Option<String>,
     /// The function's name; it goes on where it was when it is started again
     #[arg(long, value_name = "FUNCTION")]
-    pub(crate) name: WatchName,
+    pub(crate) name: Option<WatchName>,
     #[command(flatten)]
     pub(crate) target: WatchTarget,
     #[command(flatten)]

@@ -17,12 +17,15 @@ use crate::output::{Out, confirm};
 
 pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
-    match (args.command, args.run) {
-        (Some(Watch::Create(args)), _) => create(&db, args, out).await,
-        (Some(Watch::List), _) => list::run(&db, out).await,
-        (Some(Watch::Show { name, limit }), _) => list::show(&db, &name, limit, out).await,
-        (Some(Watch::Retry { name }), _) => retry(&db, &name, out).await,
-        (Some(Watch::Reset { name, from, yes }), _) => {
+    let Some(command) = args.command else {
+        return run::run(&db, args.run, out).await;
+    };
+    match command {
+        Watch::Create(args) => create(&db, args, out).await,
+        Watch::List => list::run(&db, out).await,
+        Watch::Show { name, limit } => list::show(&db, &name, limit, out).await,
+        Watch::Retry { name } => retry(&db, &name, out).await,
+        Watch::Reset { name, from, yes } => {
             let watch = find(&db, &name).await?;
             let question =
                 format!("This forgets what watch '{name}' was handed and still has to do.");
@@ -30,7 +33,7 @@ pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Resul
             db.store().reset_watch(&watch, from).await?;
             out.say(format!("watch {name} begins again"))
         }
-        (Some(Watch::Drop { name, yes }), _) => {
+        Watch::Drop { name, yes } => {
             let watch = find(&db, &name).await?;
             confirm(
                 &format!("This removes watch '{name}' with its backlog."),
@@ -39,9 +42,6 @@ pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Resul
             db.store().drop_watch(&watch).await?;
             out.say(format!("watch {name} is gone"))
         }
-        (None, Some(args)) => run::run(&db, args, out).await,
-        (None, None) => Err(crate::usage("watch what?")
-            .advise("name a table and a function: changefeed watch orders --name mail")),
     }
 }
 

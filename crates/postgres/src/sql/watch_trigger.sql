@@ -32,7 +32,7 @@ begin
     elsif tg_op operator(pg_catalog.=) 'DELETE' then
         insert into changefeed.{log} ({keys}, op, raw) values ({old}, 2, old_raw);
     -- By their bytes: the equality of somebody's own type is somebody's own function.
-    elsif row({old}, old_raw) operator(pg_catalog.*=) row({new}, new_raw) then
+    elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
         insert into changefeed.{log} ({keys}, op, raw) values ({new}, 1, new_raw);
     else
         -- A row that moved to another key is gone from the old one.

@@ -20,14 +20,22 @@ use crate::signals;
 const LOOK_FOR_WATCHES: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Result<()> {
+    let Some(table) = args.table else {
+        return Err(crate::usage("watch what?")
+            .advise("name a table and a function: changefeed watch orders --name mail"));
+    };
+    let Some(name) = args.name else {
+        return Err(crate::usage("the function has no name")
+            .advise("add --name FUNCTION: it goes on where it was when it is started again"));
+    };
     require_current(db.schema().await?)?;
     let settings = args.settings.settings();
     settings.validate()?;
     let definition = definition(&args.target, &args.settings);
     let function = function_of(&definition)?;
     let spec = WatchSpec {
-        name: args.name,
-        table: db.table(&args.table)?,
+        name,
+        table: db.table(&table)?,
         from: args.from,
         definition: None,
     };
