@@ -104,14 +104,20 @@ impl WatchStore for PostgresStore {
     }
 
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
-        self.with_backlog(watch, async |client, backlog| {
-            let taken = backlog.take(client, take).await?;
-            if backlog.is_stale() {
+        loop {
+            let (taken, stale) = self
+                .with_backlog(watch, async |client, backlog| {
+                    Ok((backlog.take(client, take).await?, backlog.is_stale()))
+                })
+                .await?;
+            if stale {
+                // Functions came or went: what is known of them is read anew.
                 self.inner.backlogs.forget(&watch.leases_table);
             }
-            Ok(taken)
-        })
-        .await
+            if taken.is_some() || !stale {
+                return Ok(taken);
+            }
+        }
     }
 
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: std::time::Duration) -> Result<u64> {

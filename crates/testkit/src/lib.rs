@@ -20,5 +20,6 @@ pub mod postgres;
 pub mod process;
 pub mod ulids;
 mod wait;
+pub mod watching;
 
 pub use wait::{eventually, run, soaking};
