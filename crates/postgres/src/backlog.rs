@@ -14,7 +14,7 @@ use deadpool_postgres::Object;
 use serde_json::value::RawValue;
 use tokio_postgres::{GenericClient, SimpleQueryMessage};
 
-use crate::error::db;
+use crate::error::{db, is_undefined};
 use crate::template::fill;
 use crate::tracking::{Tracked, join, leases_name, lock};
 use crate::{PostgresStore, quote};
@@ -95,7 +95,7 @@ impl Answer {
 async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
-    for message in client.simple_query(sql).await.map_err(db)? {
+    for message in client.simple_query(sql).await.map_err(explain)? {
         match message {
             SimpleQueryMessage::Row(row) => answer.rows.push(
                 (0..row.len())
@@ -110,6 +110,15 @@ async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
         }
     }
     Ok(answers)
+}
+
+fn explain(error: tokio_postgres::Error) -> Error {
+    if is_undefined(&error) {
+        return Error::not_found("a table or column of this watch is not there any more")
+            .advise("start the watch again: what was deleted is made again")
+            .caused_by(error);
+    }
+    db(error)
 }
 
 fn unexpected() -> Error {
@@ -344,6 +353,7 @@ impl Backlog {
                     ("leases", &self.leases),
                     ("low", &seen.low.to_string()),
                     ("high", &high.to_string()),
+                    ("floor", &seen.floor.to_string()),
                     ("unleased", UNLEASED),
                     ("newer_becomes_current", include_str!("sql/watch_newer.sql")),
                     ("attempts", &settings.attempts.to_string()),
@@ -458,6 +468,31 @@ impl Backlog {
     /// The rows of a batch. Not under the lock: a process that is stopped while it reads would
     /// keep it.
     async fn rows(&self, client: &Object, leased: Leased) -> Result<Batch> {
+        let mut batch = Batch {
+            generation: leased.generation,
+            versions: leased.versions,
+            attempt: leased.attempt,
+            changes: Vec::new(),
+            asked: leased.asked,
+        };
+        match self.read(client, &leased).await {
+            Ok(changes) => {
+                batch.changes = changes;
+                Ok(batch)
+            }
+            Err(error) => {
+                // Nobody else has to wait for the lease to end.
+                let settings = WatchSettings::default();
+                let released = self.settle(client, &batch, &Outcome::Released, &settings);
+                if let Err(error) = released.await {
+                    tracing::debug!(%error, "a batch that could not be read was not given back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
         let tracked = &self.tracked;
         let first = tracked.key.first().ok_or_else(unexpected)?;
         let gone = format!(
@@ -504,13 +539,7 @@ impl Backlog {
                 version: number(version)?,
             });
         }
-        Ok(Batch {
-            generation: leased.generation,
-            versions: leased.versions,
-            attempt: leased.attempt,
-            changes,
-            asked: leased.asked,
-        })
+        Ok(changes)
     }
 
     fn held(batch: &Batch) -> String {

@@ -104,18 +104,25 @@ impl WatchStore for PostgresStore {
     }
 
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        let mut again = true;
         loop {
-            let (taken, stale) = self
+            let taken = self
                 .with_backlog(watch, async |client, backlog| {
                     Ok((backlog.take(client, take).await?, backlog.is_stale()))
                 })
-                .await?;
-            if stale {
-                // Functions came or went: what is known of them is read anew.
-                self.inner.backlogs.forget(&watch.leases_table);
-            }
-            if taken.is_some() || !stale {
-                return Ok(taken);
+                .await;
+            match taken {
+                Ok((taken, stale)) => {
+                    if stale {
+                        self.inner.backlogs.forget(&watch.leases_table);
+                    }
+                    if taken.is_some() || !stale {
+                        return Ok(taken);
+                    }
+                }
+                // Tables were renamed, functions came or went: what is known of them is read anew.
+                Err(error) if error.kind() == Kind::NotFound && again => again = false,
+                Err(error) => return Err(error),
             }
         }
     }
@@ -236,7 +243,7 @@ impl PostgresStore {
         let client = self.client().await?;
         let tracked = Tracked::load(&**client, watch.table_id, &watch.name).await?;
         let sql = format!(
-            "select (select row_to_json(k)::text from (select {}) k), \
+            "select (select row_to_json(changefeed_key)::text from (select {}) changefeed_key), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
                q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \

@@ -11,7 +11,7 @@ where q._changefeed_change_version > {low} and q._changefeed_change_version <= {
   and q._changefeed_lease_expiration_time <= clock_timestamp()
   and q._changefeed_attempt_count >= {attempts};
 -- Leases rows that have to be tried again: those we hold and have waited long enough, those that
--- nobody holds any more. All of a batch have been tried as often, and the more often that was, the
+-- nobody holds any more. (Behind the floor nobody has held them yet.) All of a batch have been tried as often, and the more often that was, the
 -- fewer they are.
 with due as materialized (
     select q.ctid as place, q._changefeed_attempt_count as tried,
@@ -20,7 +20,8 @@ with due as materialized (
     where q._changefeed_change_version > {low} and q._changefeed_change_version <= {high}
       and q._changefeed_parked_time is null
       and case when q._changefeed_lease_generation is null
-               then coalesce(q._changefeed_retry_time <= clock_timestamp(), true)
+               then coalesce(q._changefeed_retry_time <= clock_timestamp(),
+                             q._changefeed_change_version <= {floor})
                else q._changefeed_lease_expiration_time <= clock_timestamp()
                     or q._changefeed_lease_owner = {owner}
                        and q._changefeed_retry_time <= clock_timestamp() end

@@ -1,7 +1,8 @@
 -- The rows of a batch, as they are now. One that is gone by now is a delete already.
 select q._changefeed_change_version,
        case when {gone} then 2 else q._changefeed_operation end,
-       case when {gone} then (select row_to_json(k)::text from (select {key_item}) k)
+       case when {gone} then (select row_to_json(changefeed_key)::text
+                              from (select {key_item}) changefeed_key)
             else row_to_json(changefeed_row)::text end
 from changefeed.{leases} q
 left join {table} changefeed_row on {row_key}
