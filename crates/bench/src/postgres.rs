@@ -8,6 +8,7 @@ mod scratch;
 mod session;
 mod sweep;
 mod ulids;
+mod watches;
 
 use changefeed::Result;
 use changefeed::postgres::tokio_postgres;
@@ -34,6 +35,17 @@ pub(crate) async fn feeds(url: &str, scale: &Scale, findings: &mut Findings<'_>)
 pub(crate) async fn ulids(url: &str, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
     let scratch = Scratch::prepare(Target::parse(url)?).await?;
     let measured = ulids::measure(&scratch, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Measures watches and returns the server's name and version.
+pub(crate) async fn watches(
+    url: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
+    let measured = watches::measure(&scratch, scale, findings).await;
     finish(scratch, measured, findings).await
 }
 

@@ -4,6 +4,7 @@ mod publish;
 mod read;
 mod scratch;
 mod ulids;
+mod watches;
 
 use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
@@ -40,6 +41,23 @@ pub(crate) async fn ulids(
 ) -> Result<String> {
     let scratch = Scratch::prepare(path).await?;
     let measured = ulids::measure(&scratch, scale, findings).await;
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
+}
+
+/// Measures watches and returns the engine's name and version.
+pub(crate) async fn watches(
+    path: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(path).await?;
+    let measured = watches::measure(&scratch, scale, findings).await;
     let removed = scratch.remove().await;
     measured?;
     removed?;

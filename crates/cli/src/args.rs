@@ -297,6 +297,12 @@ pub(crate) enum Bench {
         #[arg(long)]
         quick: bool,
     },
+    /// Watches: tracked writes, one worker, polls after a long history, latency
+    Watches {
+        /// Smaller numbers, in about a minute
+        #[arg(long)]
+        quick: bool,
+    },
 }
 
 /// Durations have units, so that nobody takes milliseconds for seconds.

@@ -129,6 +129,11 @@ impl Watcher {
         Ok(self.totals)
     }
 
+    /// What was done so far.
+    pub fn totals(&self) -> WatchTotals {
+        self.totals
+    }
+
     /// One batch, if there is one; returns whether there was.
     pub async fn turn(
         &mut self,
