@@ -17,9 +17,13 @@
 -- their looks behind what they have seen: in `changes_…` by transaction id, in the backlog by
 -- version.
 
--- Orders changes before and after they are moved. Cache 1: a cache is per session, so a larger one
--- would hand a later change a smaller number.
-create sequence changefeed.change_version as bigint cache 1;
+-- Orders changes before they are moved. Cache 1: a cache is per session, so a larger one would hand
+-- a later change a smaller number.
+create sequence changefeed.change_order as bigint cache 1;
+
+-- The version of a change is drawn when it is moved. Each value begins a range of 2^20 versions, so
+-- that one draw is enough for everything that is moved at a time.
+create sequence changefeed.change_version as bigint increment 1048576 start 1048576 cache 1;
 
 -- One number per leased batch, on all tables: a lease never comes back under the same number.
 create sequence changefeed.lease_generation as bigint cache 1;

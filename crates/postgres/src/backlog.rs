@@ -19,13 +19,17 @@ use crate::template::fill;
 use crate::tracking::{Tracked, join, leases_name, lock};
 use crate::{PostgresStore, quote};
 
+/// Changes that are moved at a time where nobody waits; fewer than a draw of versions is good for.
+const ALL: usize = 1_000_000;
+
 /// Changes that are moved at a time: many enough to be cheap, few enough not to keep others from
 /// the table's lock for long.
 const CHUNK: usize = 10_000;
 
 /// Plans that are right whatever the statistics say: our tables change too fast for them.
 const PLANNER: &str = "set_config('enable_hashjoin', 'off', true), \
-     set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true)";
+     set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true), \
+     set_config('enable_bitmapscan', 'off', true)";
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
@@ -219,8 +223,19 @@ impl Backlog {
         format!("select {}; select {PLANNER};", lock(self.tracked.table_id))
     }
 
+    /// Moves all changes, within a transaction that holds the table's lock.
+    pub(crate) async fn move_all(&self, client: &impl GenericClient) -> Result<()> {
+        let sql = self.move_sql("true", ALL);
+        loop {
+            let row = client.query_one(&sql, &[]).await.map_err(db)?;
+            if usize::try_from(row.get::<_, i64>(1)).is_ok_and(|moved| moved < ALL) {
+                return Ok(());
+            }
+        }
+    }
+
     /// Moves up to so many changes.
-    pub(crate) fn move_sql(&self, range: &str, chunk: usize) -> String {
+    fn move_sql(&self, range: &str, chunk: usize) -> String {
         let tracked = &self.tracked;
         fill(
             include_str!("sql/watch_move.sql"),
@@ -603,8 +618,15 @@ impl Backlog {
                 self.leases
             ),
         };
-        let answers = send(client, &(self.locked() + &sql)).await?;
-        let counts: Vec<u64> = answers.iter().skip(2).map(|a| a.count).collect();
+        let mut message = self.locked();
+        if matches!(outcome, Outcome::Done) {
+            // A success that a crash of the server takes back is handed over again, as any success
+            // that did not reach it. Leases and failures are waited for.
+            message.push_str("select set_config('synchronous_commit', 'off', true);");
+        }
+        let before = message.matches(';').count();
+        let answers = send(client, &(message + &sql)).await?;
+        let counts: Vec<u64> = answers.iter().skip(before).map(|a| a.count).collect();
         let parked = match outcome {
             Outcome::Failed { .. } => counts.first().copied().unwrap_or(0),
             _ => 0,

@@ -174,8 +174,7 @@ impl WatchStore for PostgresStore {
         tracked.ensure_leases(&*transaction, &leases).await?;
         // What happened until now belongs to what is forgotten, but not for the other functions.
         let backlog = Backlog::load(&*transaction, watch).await?;
-        let drain = backlog.move_sql("true", usize::try_from(i64::MAX).unwrap_or(usize::MAX));
-        transaction.batch_execute(&drain).await.map_err(db)?;
+        backlog.move_all(&*transaction).await?;
         transaction
             .batch_execute(&format!("delete from changefeed.{leases}"))
             .await
@@ -418,19 +417,16 @@ async fn drain(client: &impl GenericClient, watch: &Watch) -> Result<()> {
         )
         .await
         .map_err(db)?;
-    let sql = match others.first() {
-        Some(row) => {
-            let other = Watch {
-                name: WatchName::trusted(row.get(0)),
-                function_id: row.get(1),
-                ..watch.clone()
-            };
-            let backlog = Backlog::load(client, &other).await?;
-            backlog.move_sql("true", usize::try_from(i64::MAX).unwrap_or(usize::MAX))
-        }
-        None => format!("delete from changefeed.changes_{}", watch.table_id),
+    let Some(row) = others.first() else {
+        let forget = format!("delete from changefeed.changes_{}", watch.table_id);
+        return client.batch_execute(&forget).await.map_err(db);
     };
-    client.batch_execute(&sql).await.map_err(db)
+    let other = Watch {
+        name: WatchName::trusted(row.get(0)),
+        function_id: row.get(1),
+        ..watch.clone()
+    };
+    Backlog::load(client, &other).await?.move_all(client).await
 }
 
 /// The one-row view for autoscalers.

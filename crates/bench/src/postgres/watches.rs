@@ -39,8 +39,7 @@ const TABLES: &str = "
     insert into changefeed_bench.untracked select * from changefeed_bench.tracked;
     create sequence changefeed_bench.queued;
     create table changefeed_bench.queue (id bigint primary key, version bigint not null, op smallint);
-    create index on changefeed_bench.queue (version);
-    vacuum analyze changefeed_bench.tracked, changefeed_bench.untracked";
+    create index on changefeed_bench.queue (version)";
 
 /// How a queue without us would be worked off, one batch in one statement.
 const BARE: &str = "delete from changefeed_bench.queue where id = any(array( \
@@ -88,6 +87,9 @@ pub(super) async fn measure(
 ) -> Result<String> {
     let version = scratch.version().await?;
     scratch.run(TABLES).await?;
+    scratch
+        .run("vacuum analyze changefeed_bench.tracked, changefeed_bench.untracked")
+        .await?;
     let store: Arc<dyn Store> = Arc::new(PostgresStore::connect(&scratch.target.url).await?);
     let name: WatchName = "changefeed-bench".parse()?;
     forget(&*store, &name).await?;
@@ -184,9 +186,12 @@ async fn drain(scene: &Scene<'_>, scale: &Scale, findings: &mut Findings<'_>) ->
             .run(
                 "update changefeed_bench.tracked set n = n + 1; \
                  insert into changefeed_bench.queue \
-                 select id, nextval('changefeed_bench.queued'), 1 from changefeed_bench.tracked; \
-                 vacuum analyze changefeed_bench.queue",
+                 select id, nextval('changefeed_bench.queued'), 1 from changefeed_bench.tracked",
             )
+            .await?;
+        scene
+            .scratch
+            .run("vacuum analyze changefeed_bench.queue")
             .await?;
         let began = Instant::now();
         let changes = scene.work_off(BATCH).await?;
@@ -365,10 +370,10 @@ impl Scene<'_> {
     async fn change(&self, rows: i64) -> Result<()> {
         self.scratch
             .run(&format!(
-                "update changefeed_bench.tracked set n = n + 1 where id <= {rows}; \
-                 vacuum changefeed_bench.tracked"
+                "update changefeed_bench.tracked set n = n + 1 where id <= {rows}"
             ))
-            .await
+            .await?;
+        self.scratch.run("vacuum changefeed_bench.tracked").await
     }
 
     /// The cost of polls that find nothing, and of those that find a little.

@@ -10,8 +10,8 @@ picked as materialized (
 ),
 added as (
     insert into changefeed.{leases} ({keys}, _changefeed_change_version, _changefeed_operation)
-    select {p_k}, nextval('changefeed.change_version'), 0
-    from (select * from picked order by place) p
+    select {p_k}, (select nextval('changefeed.change_version')) + p.place, 0
+    from picked p
     where not exists (select from changefeed.{leases} q where {same_key})
 ),
 kept as (

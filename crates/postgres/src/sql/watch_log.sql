@@ -3,7 +3,7 @@
 create table if not exists changefeed.{log} (
     {columns},
     op      smallint not null,
-    version bigint not null default nextval('changefeed.change_version'),
+    version bigint not null default nextval('changefeed.change_order'),
     -- The top-level transaction, not xmin, which may be a savepoint's.
     xid     xid8 not null default pg_current_xact_id(),
     -- The key as texts, where the row no longer had the columns that the trigger knows.

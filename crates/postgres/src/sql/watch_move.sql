@@ -21,8 +21,9 @@ net as materialized (
     group by {k}
 ),
 numbered as materialized (
-    select n.*, nextval('changefeed.change_version') as version
-    from (select * from net order by newest) n
+    select n.*, (select nextval('changefeed.change_version')) + row_number() over (order by newest)
+           as version
+    from net n
 ){functions}
 select pg_current_snapshot()::text, (select count(*) from scanned),
        (select s.xid::text || ',' || s.version from scanned s
