@@ -31,10 +31,7 @@ fn changefeed(url: &str, args: &[&str]) -> Command {
 
 /// Runs to the end; returns the exit code, standard output and standard error.
 fn out(url: &str, args: &[&str]) -> (i32, String, String) {
-    let output = changefeed(url, args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
+    let output = changefeed(url, args).stdin(Stdio::null()).output().unwrap();
     (
         output.status.code().unwrap(),
         String::from_utf8(output.stdout).unwrap(),
@@ -107,8 +104,18 @@ fn instance(url: &str, exec: &str, crash_at: Option<&str>) -> Running {
     let mut command = changefeed(
         url,
         &[
-            "watch", "orders", "--name", "f", "--exec", exec, "--batch", "10", "--lease", "800ms",
-            "--interval", "20ms",
+            "watch",
+            "orders",
+            "--name",
+            "f",
+            "--exec",
+            exec,
+            "--batch",
+            "10",
+            "--lease",
+            "800ms",
+            "--interval",
+            "20ms",
         ],
     );
     command.stdout(Stdio::null()).stderr(Stdio::null());
@@ -149,8 +156,18 @@ fn the_life_of_a_watch() {
 
         // Ad hoc, under the same name: the same function.
         let mut printing = Running::start(
-            changefeed(&url, &["watch", "orders", "--name", "mail", "--json", "--with-version"])
-                .stdout(Stdio::piped()),
+            changefeed(
+                &url,
+                &[
+                    "watch",
+                    "orders",
+                    "--name",
+                    "mail",
+                    "--json",
+                    "--with-version",
+                ],
+            )
+            .stdout(Stdio::piped()),
         );
         let stdout = printing.child().stdout.take().unwrap();
         let mut printed = std::io::BufRead::lines(std::io::BufReader::new(stdout));
@@ -163,12 +180,25 @@ fn the_life_of_a_watch() {
 
         let status = json_lines(&url, &["status", "--json"]);
         let watch = status.iter().find(|line| line["kind"] == "watch").unwrap();
-        assert_eq!((&watch["name"], &watch["unprocessed"]), (&json!("mail"), &json!(0)));
+        assert_eq!(
+            (&watch["name"], &watch["unprocessed"]),
+            (&json!("mail"), &json!(0))
+        );
         let (code, said, _) = out(&url, &["watch", "show", "mail"]);
         assert_eq!(code, 0);
         assert!(said.contains("function id 1f5964a2ce98072e"), "{said}");
-        assert_eq!(out(&url, &["watch", "reset", "mail", "--from", "beginning", "--yes"]).0, 0);
-        assert_eq!(json_lines(&url, &["watch", "list", "--json"])[0]["unprocessed"], 1);
+        assert_eq!(
+            out(
+                &url,
+                &["watch", "reset", "mail", "--from", "beginning", "--yes"]
+            )
+            .0,
+            0
+        );
+        assert_eq!(
+            json_lines(&url, &["watch", "list", "--json"])[0]["unprocessed"],
+            1
+        );
         assert_eq!(out(&url, &["watch", "drop", "mail", "--yes"]).0, 0);
         assert!(json_lines(&url, &["watch", "list", "--json"]).is_empty());
     });
@@ -186,17 +216,25 @@ fn serve_runs_what_is_defined() {
             out(
                 &url,
                 &[
-                    "watch", "create", "g", "--table", "orders", "--exec", &exec, "--attempts",
-                    "2", "--interval", "20ms",
+                    "watch",
+                    "create",
+                    "g",
+                    "--table",
+                    "orders",
+                    "--exec",
+                    &exec,
+                    "--attempts",
+                    "2",
+                    "--interval",
+                    "20ms",
                 ]
             )
             .0,
             0
         );
         scene.app.run("insert into orders values (1, 'a')").await;
-        let mut serving = Running::start(
-            changefeed(&url, &["serve", "--allow-exec"]).stdout(Stdio::null()),
-        );
+        let mut serving =
+            Running::start(changefeed(&url, &["serve", "--allow-exec"]).stdout(Stdio::null()));
         eventually_true("it is parked", async || {
             json_lines(&url, &["watch", "show", "g", "--json"])[0]["parked"] == 1
         })
@@ -225,22 +263,76 @@ fn wrong_input_gets_one_clear_sentence() {
         for (args, code, words) in [
             (vec!["watch"], 2, "watch what?"),
             (vec!["watch", "orders"], 2, "the function has no name"),
-            (vec!["watch", "orders", "--name", "a b"], 2, "'a b' is not a watch name"),
-            (vec!["watch", "a b", "--name", "x"], 2, "'a b' is not a table name"),
-            (vec!["watch", "nothing", "--name", "x"], 1, "there is no table nothing"),
-            (vec!["watch", "keyless", "--name", "x"], 2, "has no primary key"),
-            (vec!["watch", "keyless", "--name", "f"], 2, "has no primary key"),
-            (vec!["watch", "orders", "--name", "x", "--batch", "0"], 2, "a batch of 0 rows"),
-            (vec!["watch", "orders", "--name", "x", "--batch", "-5"], 2, "-5"),
-            (vec!["watch", "orders", "--name", "x", "--lease", "5"], 2, "is not a duration"),
             (
-                vec!["watch", "orders", "--name", "x", "--lease", "1s", "--renewal", "1s"],
+                vec!["watch", "orders", "--name", "a b"],
+                2,
+                "'a b' is not a watch name",
+            ),
+            (
+                vec!["watch", "a b", "--name", "x"],
+                2,
+                "'a b' is not a table name",
+            ),
+            (
+                vec!["watch", "nothing", "--name", "x"],
+                1,
+                "there is no table nothing",
+            ),
+            (
+                vec!["watch", "keyless", "--name", "x"],
+                2,
+                "has no primary key",
+            ),
+            (
+                vec!["watch", "keyless", "--name", "f"],
+                2,
+                "has no primary key",
+            ),
+            (
+                vec!["watch", "orders", "--name", "x", "--batch", "0"],
+                2,
+                "a batch of 0 rows",
+            ),
+            (
+                vec!["watch", "orders", "--name", "x", "--batch", "-5"],
+                2,
+                "-5",
+            ),
+            (
+                vec!["watch", "orders", "--name", "x", "--lease", "5"],
+                2,
+                "is not a duration",
+            ),
+            (
+                vec![
+                    "watch",
+                    "orders",
+                    "--name",
+                    "x",
+                    "--lease",
+                    "1s",
+                    "--renewal",
+                    "1s",
+                ],
                 2,
                 "cannot be renewed in time",
             ),
-            (vec!["watch", "orders", "--name", "x", "--from", "here"], 2, "no place to begin"),
             (
-                vec!["watch", "orders", "--name", "x", "--exec", "a", "--webhook", "b"],
+                vec!["watch", "orders", "--name", "x", "--from", "here"],
+                2,
+                "no place to begin",
+            ),
+            (
+                vec![
+                    "watch",
+                    "orders",
+                    "--name",
+                    "x",
+                    "--exec",
+                    "a",
+                    "--webhook",
+                    "b",
+                ],
                 2,
                 "cannot be used with",
             ),
@@ -249,9 +341,21 @@ fn wrong_input_gets_one_clear_sentence() {
                 2,
                 "nothing to do with its changes",
             ),
-            (vec!["watch", "show", "nobody"], 1, "there is no watch 'nobody'"),
-            (vec!["watch", "retry", "nobody"], 1, "there is no watch 'nobody'"),
-            (vec!["watch", "drop", "nobody", "--yes"], 1, "there is no watch 'nobody'"),
+            (
+                vec!["watch", "show", "nobody"],
+                1,
+                "there is no watch 'nobody'",
+            ),
+            (
+                vec!["watch", "retry", "nobody"],
+                1,
+                "there is no watch 'nobody'",
+            ),
+            (
+                vec!["watch", "drop", "nobody", "--yes"],
+                1,
+                "there is no watch 'nobody'",
+            ),
             (vec!["watch", "drop", "f"], 2, "Nobody is there to answer"),
         ] {
             let (got, said, errors) = out(&url, &args);
@@ -269,9 +373,14 @@ fn promise_11_a_crash_at_any_named_place_loses_nothing() {
     on_every_database(async |scene| {
         let url = scene.backend.url();
         let journal = Journal::new();
-        for (id, place) in ["watch.leased", "watch.before", "watch.after", "watch.settled"]
-            .into_iter()
-            .enumerate()
+        for (id, place) in [
+            "watch.leased",
+            "watch.before",
+            "watch.after",
+            "watch.settled",
+        ]
+        .into_iter()
+        .enumerate()
         {
             scene
                 .app
@@ -308,11 +417,7 @@ fn promise_9_a_frozen_instance_loses_its_rows_and_cannot_speak_for_them() {
         eventually_true("it is called", async || started.exists()).await;
         let held = generation(&scene).await;
         frozen.freeze();
-        let other = instance(
-            &url,
-            &format!("{}; sleep 0.5", journal.command()),
-            None,
-        );
+        let other = instance(&url, &format!("{}; sleep 0.5", journal.command()), None);
         eventually_true("the other has it", async || {
             journal.batches().len() == 1 && generation(&scene).await > held
         })
@@ -373,7 +478,10 @@ fn a_row_that_kills_its_process_is_parked_alone() {
         let parked = &status.parked_changes[0];
         assert_eq!(parked.key.get(), "{\"id\":7}");
         let error = parked.error.as_deref().unwrap();
-        assert!(error.ends_with("did not report back: outcome unknown"), "{error}");
+        assert!(
+            error.ends_with("did not report back: outcome unknown"),
+            "{error}"
+        );
     });
 }
 

@@ -16,7 +16,7 @@ create table if not exists changefeed.{leases} (
     -- When it was given up.
     _changefeed_parked_time           timestamptz,
     primary key ({keys})
-) with (fillfactor = 45);
+) with (fillfactor = 35);
 -- Without the columns that a lease changes, and with room for the leased row on the same page, so
 -- that leasing touches no index.
 create index if not exists {index} on changefeed.{leases} (_changefeed_change_version)
