@@ -1,4 +1,4 @@
-//! From the commit to the follower, with a steady trickle of changes.
+//! From the commit to whoever waits for it, with a steady trickle of changes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,19 +14,19 @@ use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::sweeping::Sweeping;
 
-/// Changes per second.
+/// Changes of a feed per second.
 const RATE: u32 = 500;
 /// How long the last change may take before it counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One that writes changes: returns when the change with this id is committed.
 pub(crate) trait Publish: Send + 'static {
-    /// Commits one change to shard 0.
+    /// Commits one change, in a feed one of shard 0.
     fn publish(&mut self, change_id: i64) -> impl Future<Output = Result<()>> + Send;
 }
 
 /// When each change was committed and seen, in nanoseconds from the beginning.
-struct Log {
+pub(crate) struct Log {
     began: Instant,
     first_id: i64,
     committed: Vec<AtomicU64>,
@@ -34,7 +34,8 @@ struct Log {
 }
 
 impl Log {
-    fn new(first_id: i64, changes: usize) -> Self {
+    /// For so many changes with ids from the first one on.
+    pub(crate) fn new(first_id: i64, changes: usize) -> Self {
         let blank = || (0..changes).map(|_| AtomicU64::new(0)).collect();
         Log {
             began: Instant::now(),
@@ -56,9 +57,14 @@ impl Log {
         }
     }
 
-    /// Milliseconds from commit to follower. The follower may be first: its message can overtake
+    /// A change has arrived; false if it is none of ours.
+    pub(crate) fn saw(&self, change_id: i64) -> bool {
+        self.mark(&self.seen, change_id)
+    }
+
+    /// Milliseconds from commit to arrival. The arrival may be first: its message can overtake
     /// the answer to the writer.
-    fn latencies(&self) -> Sample {
+    pub(crate) fn latencies(&self) -> Sample {
         self.committed
             .iter()
             .zip(&self.seen)
@@ -70,6 +76,45 @@ impl Log {
                 seen.saturating_sub(committed) as f64 / 1e6
             })
             .collect()
+    }
+}
+
+/// Publishes every change of the log, so many per second; the writers take turns. Returns how many
+/// per second it could be.
+pub(crate) async fn publish<P: Publish>(writers: Vec<P>, log: &Arc<Log>, rate: u32) -> Result<f64> {
+    let mut tasks = JoinSet::new();
+    let count = writers.len();
+    let changes = log.committed.len();
+    let between = Duration::from_secs(1) * u32::try_from(count).unwrap_or(1) / rate;
+    let began = Instant::now();
+    for (place, mut writer) in writers.into_iter().enumerate() {
+        let log = log.clone();
+        tasks.spawn(async move {
+            // The writers take turns instead of writing all at once.
+            tokio::time::sleep(Duration::from_secs(1) * place as u32 / rate).await;
+            let mut turns = tokio::time::interval(between);
+            turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
+            for change in (place..changes).step_by(count) {
+                turns.tick().await;
+                let change_id = log.first_id + change as i64;
+                writer.publish(change_id).await?;
+                log.mark(&log.committed, change_id);
+            }
+            Ok::<_, Error>(())
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.map_err(|e| Error::new(Kind::Database, "a writer was cut off").caused_by(e))??;
+    }
+    Ok(changes as f64 / began.elapsed().as_secs_f64())
+}
+
+/// Says so if the machine was too slow to publish at that rate.
+pub(crate) fn judge_rate(could: f64, rate: u32, findings: &mut Findings<'_>) {
+    if could < 0.95 * f64::from(rate) {
+        findings.note(format!(
+            "latency: this machine could commit only {could:.0} changes/s instead of {rate}"
+        ));
     }
 }
 
@@ -95,54 +140,22 @@ pub(crate) async fn measure<P: Publish>(
                 let Some(change) = stream.next().await else {
                     break;
                 };
-                if log.mark(&log.seen, change?.change_id.unwrap_or(0)) {
+                if log.saw(change?.change_id.unwrap_or(0)) {
                     left -= 1;
                 }
             }
             Ok::<_, Error>(())
         }
     };
-    let mut tasks = JoinSet::new();
-    let count = writers.len();
-    let between = Duration::from_secs(1) * u32::try_from(count).unwrap_or(1) / RATE;
-    for (place, mut writer) in writers.into_iter().enumerate() {
-        let log = log.clone();
-        tasks.spawn(async move {
-            // The writers take turns instead of writing all at once.
-            tokio::time::sleep(Duration::from_secs(1) * place as u32 / RATE).await;
-            let mut turns = tokio::time::interval(between);
-            turns.set_missed_tick_behavior(MissedTickBehavior::Burst);
-            for change in (place..changes).step_by(count) {
-                turns.tick().await;
-                let change_id = first_id + change as i64;
-                writer.publish(change_id).await?;
-                log.mark(&log.committed, change_id);
-            }
-            Ok::<_, Error>(())
-        });
-    }
-    let writing = async {
-        while let Some(ended) = tasks.join_next().await {
-            ended
-                .map_err(|e| Error::new(Kind::Database, "a writer was cut off").caused_by(e))??;
-        }
-        Ok::<_, Error>(())
-    };
-    let began = Instant::now();
     let following = tokio::spawn(following);
-    writing.await?;
-    let rate = changes as f64 / began.elapsed().as_secs_f64();
+    let rate = publish(writers, &log, RATE).await?;
     tokio::time::timeout(PATIENCE, following)
         .await
         .map_err(|e| {
             Error::new(Kind::Database, "changes did not reach their follower").caused_by(e)
         })?
         .map_err(|e| Error::new(Kind::Database, "the follower was cut off").caused_by(e))??;
-    if rate < 0.95 * f64::from(RATE) {
-        findings.note(format!(
-            "latency: this machine could commit only {rate:.0} changes/s instead of {RATE}"
-        ));
-    }
+    judge_rate(rate, RATE, findings);
     sweeping.stop().await;
     let latencies = log.latencies();
     for (name, part, most) in [
@@ -167,9 +180,9 @@ mod tests {
     #[test]
     fn a_follower_who_is_first_waited_no_time() {
         let log = Log::new(100, 2);
-        assert!(log.mark(&log.seen, 100));
+        assert!(log.saw(100));
         assert!(log.mark(&log.committed, 100));
-        assert!(!log.mark(&log.seen, 99) && !log.mark(&log.seen, 102));
+        assert!(!log.saw(99) && !log.saw(102));
         assert_eq!(log.latencies().quantile(1.0), 0.0);
     }
 }

@@ -5,9 +5,10 @@
 //! the other. A ratio is the median of the ratios of the rounds, and its spread is reported with
 //! it, so that a figure that cannot be trusted says so.
 //!
-//! The measures work in the database that they are given, in a feed and a schema of their own
-//! that are removed at the end, also after an error.
+//! The measures work in the database that they are given, in a feed, an event trigger and a schema
+//! of their own that are removed at the end, also after an error.
 
+mod events;
 mod idle;
 mod latency;
 mod machine;
@@ -21,6 +22,7 @@ mod sweeping;
 pub use report::{Bound, Budget, Measure, Report, Row};
 pub use scale::Options;
 
+use std::path::Path;
 use std::time::Instant;
 
 use changefeed::{Backend, Result};
@@ -50,6 +52,25 @@ pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
+        },
+    )
+    .await
+}
+
+/// Measures event triggers in the database that a URL names. `program` is the program whose
+/// `deliver` is looked at from outside.
+pub async fn events(
+    url: &str,
+    program: &Path,
+    options: Options,
+    progress: impl Fn(&str),
+) -> Result<Report> {
+    measured(
+        options,
+        &progress,
+        async |scale, findings| match Backend::parse(url)? {
+            Backend::Postgres { url } => postgres::events(&url, program, scale, findings).await,
+            Backend::Sqlite { path } => sqlite::events(&path, scale, findings).await,
         },
     )
     .await

@@ -49,7 +49,13 @@ pub(crate) fn is_server_process(pid: i32) -> bool {
 /// Resident memory of this process in MiB.
 pub(crate) fn resident_mebibytes() -> Option<f64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
-    parse_resident(&status)
+    parse_mebibytes(&status, "VmRSS:")
+}
+
+/// The most resident memory that a process ever had, in MiB.
+pub(crate) fn peak_mebibytes(pid: u32) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    parse_mebibytes(&status, "VmHWM:")
 }
 
 fn parse_ticks(stat: &str) -> Option<u64> {
@@ -60,8 +66,8 @@ fn parse_ticks(stat: &str) -> Option<u64> {
     Some(user + system)
 }
 
-fn parse_resident(status: &str) -> Option<f64> {
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+fn parse_mebibytes(status: &str, field: &str) -> Option<f64> {
+    let line = status.lines().find(|line| line.starts_with(field))?;
     let kibibytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
     Some(kibibytes / 1024.0)
 }
@@ -78,11 +84,10 @@ mod tests {
     }
 
     #[test]
-    fn resident_memory_is_read_in_mebibytes() {
-        assert_eq!(
-            parse_resident("VmHWM:\t  9 kB\nVmRSS:\t   20480 kB\n"),
-            Some(20.0)
-        );
-        assert_eq!(parse_resident(""), None);
+    fn memory_is_read_in_mebibytes() {
+        let status = "VmHWM:\t  40960 kB\nVmRSS:\t   20480 kB\n";
+        assert_eq!(parse_mebibytes(status, "VmRSS:"), Some(20.0));
+        assert_eq!(parse_mebibytes(status, "VmHWM:"), Some(40.0));
+        assert_eq!(parse_mebibytes("", "VmRSS:"), None);
     }
 }

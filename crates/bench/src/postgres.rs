@@ -1,5 +1,6 @@
 //! The measures on PostgreSQL.
 
+mod events;
 mod history;
 mod publish;
 mod rate;
@@ -10,12 +11,13 @@ mod sweep;
 mod ulids;
 mod watches;
 
+use std::path::Path;
+
 use changefeed::Result;
 use changefeed::postgres::tokio_postgres;
 
 use crate::idle::{self, Backends};
 use crate::latency::{self, Publish};
-use crate::machine;
 use crate::report::Findings;
 use crate::scale::Scale;
 use scratch::Scratch;
@@ -35,6 +37,18 @@ pub(crate) async fn feeds(url: &str, scale: &Scale, findings: &mut Findings<'_>)
 pub(crate) async fn ulids(url: &str, scale: &Scale, findings: &mut Findings<'_>) -> Result<String> {
     let scratch = Scratch::prepare(Target::parse(url)?).await?;
     let measured = ulids::measure(&scratch, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Measures event triggers and returns the server's name and version.
+pub(crate) async fn events(
+    url: &str,
+    program: &Path,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
+    let measured = events::measure(&scratch, program, scale, findings).await;
     finish(scratch, measured, findings).await
 }
 
@@ -97,18 +111,7 @@ async fn measures(scratch: &Scratch, scale: &Scale, findings: &mut Findings<'_>)
 
 impl Backends for Scratch {
     async fn backends(&self) -> Result<Option<Vec<String>>> {
-        let rows = self
-            .admin
-            .query(
-                "select pid from pg_stat_activity where application_name = $1 \
-                 and pid <> pg_backend_pid()",
-                &[&self.target.application_name],
-            )
-            .await
-            .map_err(db)?;
-        let processes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
-        let visible = processes.iter().all(|pid| machine::is_server_process(*pid));
-        Ok(visible.then(|| processes.iter().map(ToString::to_string).collect()))
+        self.server_processes(&self.target.application_name).await
     }
 }
 

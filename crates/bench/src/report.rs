@@ -156,7 +156,7 @@ impl Measure {
         unit: &'static str,
         ours: &Sample,
         bare: &Sample,
-        budget: Budget,
+        budget: Option<Budget>,
     ) -> Self {
         let ratio = ours.median() / bare.median();
         Measure {
@@ -167,8 +167,8 @@ impl Measure {
             ratio: Some(ratio),
             ratio_low: None,
             ratio_high: None,
-            budget: Some(budget),
-            met: Some(budget.is_met_by(ratio)),
+            budget,
+            met: budget.map(|b| b.is_met_by(ratio)),
             noisy: false,
         }
     }

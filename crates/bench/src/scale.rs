@@ -5,8 +5,8 @@ use std::time::Duration;
 /// What to measure, and how thoroughly.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Less of everything: half a minute instead of three. The figures are rougher, and the long
-    /// history has one million changes instead of ten.
+    /// Less of everything: less than a minute instead of some. The figures are rougher, and long
+    /// histories are shorter.
     pub quick: bool,
 }
 
@@ -36,6 +36,17 @@ pub(crate) struct Scale {
     pub(crate) follow: Duration,
     /// How long nothing happens.
     pub(crate) idle: Duration,
+    /// Events that each side delivers in one round.
+    pub(crate) deliveries: u64,
+    /// Delivered events in a long log.
+    pub(crate) event_log: i64,
+    /// Events that were delivered while a snapshot was held.
+    pub(crate) held_events: i64,
+    /// How often events are taken, of an empty queue and of a full one.
+    pub(crate) empty_claims: usize,
+    pub(crate) full_claims: usize,
+    /// How long a process works off its backlog.
+    pub(crate) work: Duration,
 }
 
 impl Scale {
@@ -53,6 +64,12 @@ impl Scale {
             looks: 31,
             follow: Duration::from_secs(10),
             idle: Duration::from_secs(10),
+            deliveries: 40_000,
+            event_log: 1_000_000,
+            held_events: 1_000_000,
+            empty_claims: 300,
+            full_claims: 40,
+            work: Duration::from_secs(15),
         };
         if !options.quick {
             return whole;
@@ -69,6 +86,12 @@ impl Scale {
             looks: 21,
             follow: Duration::from_secs(3),
             idle: Duration::from_secs(4),
+            deliveries: 15_000,
+            event_log: 200_000,
+            held_events: 100_000,
+            empty_claims: 100,
+            full_claims: 20,
+            work: Duration::from_secs(4),
             ..whole
         }
     }

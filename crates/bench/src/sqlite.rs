@@ -1,5 +1,6 @@
 //! The measures on SQLite.
 
+mod events;
 mod publish;
 mod read;
 mod scratch;
@@ -41,6 +42,24 @@ pub(crate) async fn ulids(
 ) -> Result<String> {
     let scratch = Scratch::prepare(path).await?;
     let measured = ulids::measure(&scratch, scale, findings).await;
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
+}
+
+/// Measures event triggers and returns the engine's name and version.
+pub(crate) async fn events(
+    path: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(path).await?;
+    let measured = events::measure(&scratch, scale, findings).await;
+    findings.doing("removing what the measures have written");
     let removed = scratch.remove().await;
     measured?;
     removed?;

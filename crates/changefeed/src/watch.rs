@@ -41,7 +41,7 @@ impl Changefeed {
     /// Hands the changed rows of a table to a function, net and in leased batches.
     ///
     /// ```no_run
-    /// use changefeed::{CancellationToken, Operation, RowChange};
+    /// use changefeed::{CancellationToken, RowChange};
     /// use serde::Deserialize;
     ///
     /// #[derive(Deserialize)]

@@ -1,5 +1,7 @@
 //! The command line, as written.
 
+mod events;
+
 use std::time::Duration;
 
 use changefeed::{
@@ -9,6 +11,9 @@ use clap::{Parser, Subcommand};
 
 mod watch;
 
+pub(crate) use events::{
+    Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
+};
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
@@ -67,8 +72,18 @@ pub(crate) enum Command {
     Sweep(Sweep),
     /// Hand the changed rows of a table to a function, and tend such watches
     Watch(WatchArgs),
-    /// Show feeds, consumers, watches and sweepers
+    /// Deliver events to webhooks, until stopped
+    Deliver(Deliver),
+    /// Create and tend event triggers
+    #[command(subcommand)]
+    Trigger(Trigger),
+    /// Look at captured events, and deliver them again
+    #[command(subcommand)]
+    Event(Event),
+    /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
+    /// Look for what keeps changes from being captured or delivered
+    Doctor,
     /// Measure changefeed against the bare database
     #[command(subcommand)]
     Bench(Bench),
@@ -90,6 +105,8 @@ pub(crate) struct Serve {
     /// Run the commands of watches that were defined with --exec
     #[arg(long)]
     pub(crate) allow_exec: bool,
+    #[command(flatten)]
+    pub(crate) deliver: Deliver,
 }
 
 #[derive(Debug, clap::Args)]
@@ -287,6 +304,12 @@ pub(crate) struct Sweep {
 pub(crate) enum Bench {
     /// Publishing, sweeping, reading, latency and idling of feeds
     Feeds {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Capture, fetching, delivery and idling of event triggers
+    Events {
         /// Smaller numbers, in less than a minute
         #[arg(long)]
         quick: bool,

@@ -3,10 +3,14 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod consumer;
+pub(crate) mod deliver;
+pub(crate) mod doctor;
+pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod migrate;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sweep;
+pub(crate) mod trigger;
 pub(crate) mod uninstall;
 pub(crate) mod watch;

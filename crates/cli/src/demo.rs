@@ -158,7 +158,7 @@ fn describe(feed: &str, shard: ShardId, change: &Change) -> String {
             Err(_) => row.get().to_owned(),
         },
         Content::Gone => "order cancelled, its row is gone".to_owned(),
-        Content::Unknown => String::new(),
+        Content::Unknown | Content::Event { .. } => String::new(),
     };
     format!("{place:<12} {}  {what}", change.cursor)
 }

@@ -3,8 +3,9 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use changefeed::{Change, Content, Error, FeedName, Kind, Result, ShardId};
+use changefeed::{Change, Content, Error, FeedName, Kind, Operation, Result, ShardId};
 use comfy_table::{ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -88,6 +89,10 @@ impl Out {
                 shard,
                 cursor: change.cursor.to_string(),
                 change_id: change.change_id.map(|id| id.to_string()),
+                event: match &change.content {
+                    Content::Event { op, old, new } => Some(EventPart { op: *op, old, new }),
+                    _ => None,
+                },
                 row: change.content.row(),
             });
         }
@@ -95,6 +100,13 @@ impl Out {
             Content::Unknown => String::new(),
             Content::Gone => "(row gone)".to_owned(),
             Content::Row(row) => row.get().to_owned(),
+            Content::Event { op, old, new } => {
+                let text = |row: &Option<Box<RawValue>>| {
+                    row.as_ref()
+                        .map_or_else(|| "-".to_owned(), |r| r.get().to_owned())
+                };
+                format!("{} {} → {}", op.as_str(), text(old), text(new))
+            }
         };
         let id = change
             .change_id
@@ -115,7 +127,17 @@ struct ChangeLine<'a> {
     shard: ShardId,
     cursor: String,
     change_id: Option<String>,
+    #[serde(flatten)]
+    event: Option<EventPart<'a>>,
     row: Option<&'a RawValue>,
+}
+
+/// What only a captured event has.
+#[derive(Serialize)]
+struct EventPart<'a> {
+    op: Operation,
+    old: &'a Option<Box<RawValue>>,
+    new: &'a Option<Box<RawValue>>,
 }
 
 /// The reader of our output has gone away, as `head` does: not an error worth a word.
@@ -174,6 +196,18 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
         return Ok(());
     }
     Err(crate::usage("not confirmed; nothing was changed"))
+}
+
+/// A bar for long work over rows, where somebody watches.
+pub(crate) fn progress_bar(out: &Out) -> ProgressBar {
+    if !out.is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "{bar:40} {human_pos}/{human_len} rows  {per_sec}  {eta} left",
+    )
+    .unwrap_or_else(|_| ProgressStyle::default_bar());
+    ProgressBar::new(0).with_style(style)
 }
 
 /// A span of time as a person says it.

@@ -463,8 +463,11 @@ fn the_schema_is_missing_too_new_or_too_old() {
         for args in COMMANDS.into_iter().chain(["migrate"]) {
             refuses(
                 args,
-                "error: the database has changefeed schema 999, this program knows only 2\n  \
-                 hint: use a newer changefeed program; nothing was changed",
+                &format!(
+                    "error: the database has changefeed schema 999, this program knows only {}\n  \
+                     hint: use a newer changefeed program; nothing was changed",
+                    changefeed::SCHEMA_VERSION
+                ),
             );
         }
     }

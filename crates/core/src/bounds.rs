@@ -63,7 +63,8 @@ pub fn ulid_of_row(feed: &Feed, bytes: &[u8]) -> Result<Ulid> {
         let table = feed
             .source
             .as_ref()
-            .map_or_else(String::new, |s| s.table().to_string());
+            .and_then(crate::Source::table)
+            .map_or_else(String::new, ToString::to_string);
         Error::new(
             Kind::Unsupported,
             format!(

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::{Cursor, Error, Result};
+use crate::{Cursor, Error, Operation, Result};
 
 /// The largest page a reader may ask for.
 pub const MAX_PAGE: usize = 10_000;
@@ -27,7 +27,16 @@ pub enum Content {
     Unknown,
     /// The row as a JSON object, exactly as the database wrote it.
     Row(Box<RawValue>),
-    /// The row no longer exists.
+    /// What an event trigger captured: here the row is a copy of what it was.
+    Event {
+        /// What happened to the row.
+        op: Operation,
+        /// The row before.
+        old: Option<Box<RawValue>>,
+        /// The row after.
+        new: Option<Box<RawValue>>,
+    },
+    /// The row no longer exists, or the event was cleaned up.
     Gone,
 }
 
@@ -36,6 +45,7 @@ impl Content {
     pub fn row(&self) -> Option<&RawValue> {
         match self {
             Content::Row(row) => Some(row),
+            Content::Event { new, .. } => new.as_deref(),
             Content::Unknown | Content::Gone => None,
         }
     }
@@ -43,9 +53,18 @@ impl Content {
 
 impl PartialEq for Content {
     fn eq(&self, other: &Self) -> bool {
+        let text = |row: &Option<Box<RawValue>>| row.as_deref().map(|r| r.get().to_owned());
         match (self, other) {
             (Content::Unknown, Content::Unknown) | (Content::Gone, Content::Gone) => true,
             (Content::Row(a), Content::Row(b)) => a.get() == b.get(),
+            (
+                Content::Event { op, old, new },
+                Content::Event {
+                    op: op2,
+                    old: old2,
+                    new: new2,
+                },
+            ) => op == op2 && text(old) == text(old2) && text(new) == text(new2),
             _ => false,
         }
     }

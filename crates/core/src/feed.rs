@@ -91,15 +91,18 @@ pub enum Source {
         /// The column with the ULID, 16 bytes.
         ulid_column: String,
     },
+    /// Event triggers write to it; its changes are events of the log, with old and new row.
+    Events,
 }
 
 impl Source {
-    /// The table, whichever way its rows are published.
-    pub fn table(&self) -> &TableName {
+    /// The table, whichever way its rows are published; events may come from many.
+    pub fn table(&self) -> Option<&TableName> {
         match self {
             Source::Captured { table, .. }
             | Source::Joined { table, .. }
-            | Source::Ulid { table, .. } => table,
+            | Source::Ulid { table, .. } => Some(table),
+            Source::Events => None,
         }
     }
 
@@ -109,7 +112,7 @@ impl Source {
             Source::Captured { shard_by, .. } | Source::Joined { shard_by, .. } => {
                 shard_by.as_deref()
             }
-            Source::Ulid { .. } => None,
+            Source::Ulid { .. } | Source::Events => None,
         }
     }
 }

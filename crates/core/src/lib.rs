@@ -9,7 +9,9 @@ mod change;
 mod consumer;
 mod crash;
 mod cursor;
+mod delivery;
 mod error;
+mod event;
 mod feed;
 mod lease;
 mod name;
@@ -18,6 +20,7 @@ mod schema;
 mod shard_by;
 mod store;
 mod table;
+mod trigger;
 mod ulid;
 mod ulid_transaction;
 mod wake;
@@ -28,7 +31,13 @@ pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
+pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
 pub use error::{Error, Kind, Remedy, Result};
+pub use event::{
+    Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finding,
+    Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, Severity,
+    TriggerState, Wanted, session_json, trace_json,
+};
 pub use feed::{
     Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
     Trimmed,
@@ -39,16 +48,20 @@ pub use pace::{Backoff, Pace};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
-    ConsumerStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore, SweptShard,
-    UlidStore, WakeStore, WatchStore,
+    ConsumerStore, EventStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore,
+    SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
 };
 pub use table::{Fold, TableName};
+pub use trigger::{
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, OrderBy, Setting,
+    TriggerDefinition, TriggerId, TriggerName, Updates,
+};
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{Subscription, WakeHub};
 pub use watch::{
-    Batch, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Operation, Outcome, Parked, RowChange, Settled,
-    Take, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    batch_json, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, RowChange, RowOperation,
+    Settled, Take, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec,
+    WatchStatus, batch_json, suggested_workers,
 };

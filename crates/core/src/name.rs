@@ -55,7 +55,7 @@ small_id!(
 );
 
 /// A feed's name: `[a-zA-Z0-9_-]+`, at most 100 characters, so that it fits a URL as it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FeedName(String);
 

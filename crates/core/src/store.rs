@@ -6,10 +6,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde::Serialize;
 
+use serde_json::value::RawValue;
+
 use crate::{
-    After, Backfill, Batch, Consumer, ConsumerName, Cursor, Feed, FeedId, Fold, Incident, Lease,
-    LeaseHolder, Migration, NewFeed, Outcome, Page, Result, SchemaState, Settled, ShardId,
-    ShardState, Subscription, SweepGroup, Take, Trimmed, Watch, WatchFrom, WatchSettings,
+    After, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Consumer, ConsumerName, Cursor,
+    EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId, Finding, Finished, Fold,
+    Incident, Lease, LeaseHolder, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed,
+    Page, Redelivery, Result, SchemaState, Settled, ShardId, ShardState, Subscription, SweepGroup,
+    Take, TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings,
     WatchSpec, WatchStatus,
 };
 
@@ -166,6 +170,89 @@ pub trait UlidStore: Send + Sync {
     async fn incidents(&self) -> Result<Vec<Incident>>;
 }
 
+/// Event triggers and the database triggers that capture for them.
+#[async_trait]
+pub trait TriggerStore: Send + Sync {
+    /// All event triggers, by name.
+    async fn triggers(&self) -> Result<Vec<EventTrigger>>;
+
+    /// Creates an event trigger and its database triggers; all or nothing. With `replace`, one of
+    /// the same name is changed and keeps its events.
+    async fn create_trigger(
+        &self,
+        definition: &TriggerDefinition,
+        replace: bool,
+    ) -> Result<EventTrigger>;
+
+    /// Removes an event trigger and its database triggers. Its events stay in the log; those that
+    /// were not delivered are archived.
+    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()>;
+
+    /// Stops deliveries for this reason, or lets them go on. Capture is not affected.
+    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()>;
+
+    /// Writes an event by hand.
+    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId>;
+
+    /// Makes events of the next `batch` existing rows. The position is kept in the database.
+    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill>;
+
+    /// Makes the database triggers fit tables that were altered since, where that is safe. Returns
+    /// what was done or has to be done by a person.
+    async fn refresh_triggers(&self) -> Result<Vec<Finding>>;
+
+    /// Looks for what keeps changes from being captured, and says what this database cannot
+    /// capture at all.
+    async fn capture_findings(&self) -> Result<Vec<Finding>>;
+}
+
+/// The event log, and what delivery needs of it.
+#[async_trait]
+pub trait EventStore: Send + Sync {
+    /// Takes events that are due, oldest first, for the time of a lease. While it lasts nobody
+    /// else gets them. An earlier attempt whose lease ran out is written down as cut off.
+    async fn claim_events(
+        &self,
+        wanted: &[Wanted],
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Vec<LeasedEvent>>;
+
+    /// Prolongs leases. Returns those that are still held.
+    async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>>;
+
+    /// Writes down attempts and what follows from them, all in one statement. Returns those that
+    /// came too late: their attempts are in the log, but decided nothing. Safe to repeat when
+    /// nobody knows whether it was done: an attempt is a row of its own once, by the generation
+    /// under which it was made, and one that was thought cut off becomes what it really was.
+    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>>;
+
+    /// Gives events back that were claimed but not attempted; the attempt is not counted.
+    async fn release_events(&self, held: &[EventClaim]) -> Result<()>;
+
+    /// Events of the log, newest first.
+    async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>>;
+
+    /// An event with all attempts, oldest first.
+    async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>>;
+
+    /// Has events delivered again, from the first attempt on. Returns how many.
+    async fn redeliver(&self, which: &Redelivery) -> Result<u64>;
+
+    /// Removes at most `batch` events of a trigger (of every trigger, dropped ones included, if
+    /// none is given) with their attempts. What a consumer of the trigger's feed has not read is
+    /// kept.
+    async fn clean_up_events(
+        &self,
+        trigger: Option<&EventTrigger>,
+        what: CleanUp,
+        batch: usize,
+    ) -> Result<Cleaned>;
+
+    /// How the events of each trigger stand.
+    async fn trigger_states(&self) -> Result<Vec<TriggerState>>;
+}
+
 /// Changed rows for functions, in leased batches. Every method that changes something does so for
 /// all rows of a batch at once, and holds nothing when it has returned.
 #[async_trait]
@@ -194,7 +281,7 @@ pub trait WatchStore: Send + Sync {
         &self,
         watch: &Watch,
         batch: &Batch,
-        outcome: &Outcome,
+        outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled>;
 
@@ -217,6 +304,8 @@ pub trait Store:
     + ConsumerStore
     + WakeStore
     + UlidStore
+    + TriggerStore
+    + EventStore
     + WatchStore
 {
 }
@@ -229,6 +318,8 @@ impl<T> Store for T where
         + ConsumerStore
         + WakeStore
         + UlidStore
+        + TriggerStore
+        + EventStore
         + WatchStore
 {
 }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Error, Result};
 
 /// A table, with its schema if one was given. Both are exact names, not SQL: quoting is done by
 /// each dialect, in one place.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TableName {
     /// The schema, or none for the database's default.
     pub schema: Option<String>,

@@ -66,7 +66,7 @@ impl FromStr for WatchName {
 
 /// What happened to a row since the function was last handed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
+pub enum RowOperation {
     /// The function has not seen the row yet.
     Insert,
     /// The row is another than before.
@@ -75,48 +75,48 @@ pub enum Operation {
     Delete,
 }
 
-impl Operation {
+impl RowOperation {
     /// The number that stands for it in batches and in our tables.
     pub fn number(self) -> i16 {
         match self {
-            Operation::Insert => 0,
-            Operation::Update => 1,
-            Operation::Delete => 2,
+            RowOperation::Insert => 0,
+            RowOperation::Update => 1,
+            RowOperation::Delete => 2,
         }
     }
 
     /// The operation behind a number.
     pub fn from_number(number: i64) -> Result<Self> {
         match number {
-            0 => Ok(Operation::Insert),
-            1 => Ok(Operation::Update),
-            2 => Ok(Operation::Delete),
+            0 => Ok(RowOperation::Insert),
+            1 => Ok(RowOperation::Update),
+            2 => Ok(RowOperation::Delete),
             other => Err(Error::invalid(format!("{other} is not an operation"))
                 .advise("0 is an insert, 1 an update, 2 a delete")),
         }
     }
 }
 
-impl fmt::Display for Operation {
+impl fmt::Display for RowOperation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Operation::Insert => "insert",
-            Operation::Update => "update",
-            Operation::Delete => "delete",
+            RowOperation::Insert => "insert",
+            RowOperation::Update => "update",
+            RowOperation::Delete => "delete",
         })
     }
 }
 
-impl Serialize for Operation {
+impl Serialize for RowOperation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i16(self.number())
     }
 }
 
-impl<'de> Deserialize<'de> for Operation {
+impl<'de> Deserialize<'de> for RowOperation {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let number = i64::deserialize(deserializer)?;
-        Operation::from_number(number).map_err(serde::de::Error::custom)
+        RowOperation::from_number(number).map_err(serde::de::Error::custom)
     }
 }
 
@@ -125,7 +125,7 @@ impl<'de> Deserialize<'de> for Operation {
 pub struct RowChange<T = Box<RawValue>> {
     /// What happened.
     #[serde(rename = "Operation")]
-    pub operation: Operation,
+    pub operation: RowOperation,
     /// The row as it is now with all its columns; only the key if it is gone.
     #[serde(rename = "Item")]
     pub item: T,
@@ -381,7 +381,7 @@ pub struct Batch {
 
 /// What became of a batch.
 #[derive(Debug, Clone)]
-pub enum Outcome {
+pub enum BatchOutcome {
     /// The function has succeeded.
     Done,
     /// The function has failed with this error. The rows wait for their next attempt; those that
@@ -441,7 +441,7 @@ pub struct Parked {
     pub key: Box<RawValue>,
     /// What was to be handed over, as a word.
     #[serde(serialize_with = "word")]
-    pub operation: Operation,
+    pub operation: RowOperation,
     /// Its version.
     pub version: i64,
     /// How often it was tried.
@@ -452,7 +452,7 @@ pub struct Parked {
     pub since_ms: i64,
 }
 
-fn word<S: Serializer>(operation: &Operation, serializer: S) -> Result<S::Ok, S::Error> {
+fn word<S: Serializer>(operation: &RowOperation, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(operation)
 }
 
@@ -475,7 +475,7 @@ mod tests {
     fn a_batch_is_an_array_of_operations_and_items_as_the_database_wrote_them() {
         let item = RawValue::from_string("{\"id\":9223372036854775807,\"x\":1.50}".into()).unwrap();
         let change = RowChange {
-            operation: Operation::Update,
+            operation: RowOperation::Update,
             item,
             version: 17,
         };

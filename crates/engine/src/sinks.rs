@@ -1,5 +1,65 @@
-//! Where batches go.
+//! Where events and the batches of watches go.
 
+mod batches;
 mod exec;
+mod handler;
+pub mod webhook;
 
+use std::time::Duration;
+
+use changefeed_core::{Answer, Attempt, Outcome};
+
+pub use batches::PostBatches;
 pub use exec::Exec;
+pub use handler::Handler;
+
+/// An attempt that is over.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// What the log keeps of it.
+    pub attempt: Attempt,
+    /// What to judge it by.
+    pub answer: Answer,
+}
+
+impl Sent {
+    /// An attempt that failed without an answer.
+    pub fn failed(number: u32, error: String) -> Self {
+        Sent {
+            attempt: attempt(number, Outcome::Failure, Some(error), Duration::ZERO),
+            answer: Answer::None,
+        }
+    }
+
+    /// An attempt within this process that worked.
+    pub fn handled(number: u32, took: Duration) -> Self {
+        Sent {
+            attempt: attempt(number, Outcome::Success, None, took),
+            answer: Answer::Status {
+                status: 200,
+                retry_after: None,
+            },
+        }
+    }
+
+    /// An attempt that was ended before its outcome was known.
+    pub(crate) fn cut_off(number: u32) -> Self {
+        let error = "this instance was stopped before the outcome was known".to_owned();
+        Sent {
+            attempt: attempt(number, Outcome::Unknown, Some(error), Duration::ZERO),
+            answer: Answer::CutOff,
+        }
+    }
+}
+
+fn attempt(number: u32, outcome: Outcome, error: Option<String>, took: Duration) -> Attempt {
+    Attempt {
+        number,
+        outcome,
+        status: None,
+        request: None,
+        response: None,
+        error,
+        duration_ms: i64::try_from(took.as_millis()).unwrap_or(i64::MAX),
+    }
+}

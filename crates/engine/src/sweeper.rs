@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Backoff, Error, Lease, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
+    Backoff, Lease, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+
+use crate::describe;
 
 /// How long a lease lasts. With the standby's poll this bounds a take-over well below two seconds,
 /// also on a busy machine.
@@ -142,11 +144,4 @@ impl Sweeper {
 enum Turn {
     Swept(SweepReport),
     StandBy,
-}
-
-fn describe(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    }
 }

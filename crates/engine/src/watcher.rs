@@ -11,11 +11,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backoff, Batch, Error, Outcome, Pace, Remedy, Result, RowChange, Settled, Store, Take, Watch,
+    Backoff, Batch, BatchOutcome, Pace, Remedy, Result, RowChange, Settled, Store, Take, Watch,
     WatchSettings, crash_point,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+
+use crate::describe;
 
 /// Waits between two looks, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -151,13 +153,13 @@ impl Watcher {
         let ended = self.call(function, &batch, shutdown).await;
         crash_point("watch.after");
         let outcome = match ended {
-            Ended::Returned(Ok(())) => Outcome::Done,
-            Ended::Returned(Err(error)) | Ended::Lost(error) => Outcome::Failed { error },
-            Ended::Stopped => Outcome::Released,
+            Ended::Returned(Ok(())) => BatchOutcome::Done,
+            Ended::Returned(Err(error)) | Ended::Lost(error) => BatchOutcome::Failed { error },
+            Ended::Stopped => BatchOutcome::Released,
         };
         self.totals.batches += 1;
         self.totals.changes += batch.changes.len() as u64;
-        if let Outcome::Failed { error } = &outcome {
+        if let BatchOutcome::Failed { error } = &outcome {
             self.totals.failed += 1;
             tracing::warn!(
                 watch = %self.watch.name, rows = batch.changes.len(), attempt = batch.attempt, error,
@@ -239,7 +241,7 @@ impl Watcher {
     }
 
     /// Says what became of a batch; tries again for as long as the lease may last.
-    async fn settle(&self, batch: &Batch, outcome: &Outcome) -> Result<Settled> {
+    async fn settle(&self, batch: &Batch, outcome: &BatchOutcome) -> Result<Settled> {
         let until = Instant::now() + self.settings.lease.min(GRACE);
         let mut backoff = Backoff::default();
         loop {
@@ -259,10 +261,3 @@ impl Watcher {
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-
-fn describe(error: &Error) -> String {
-    match std::error::Error::source(error) {
-        Some(source) => format!("{error} ({source})"),
-        None => error.to_string(),
-    }
-}

@@ -1,3 +1,425 @@
 -- changefeed 3: event triggers on PostgreSQL.
+--
+-- What users see: event_trigger, event_log, event_invocation_logs, and two settings that a writer
+-- may make: changefeed.session_variables and changefeed.trace_context. The rest is how it works.
+--
+--   1. A database trigger of ours writes a row of `event` in the writer's own transaction.
+--   2. A dispatcher claims events that are due (`due_at`), for the time of a lease, delivers them,
+--      and writes down every attempt together with what follows from it.
+--
+-- One column, `due_at`, says everything about when: at capture it is now; while somebody holds the
+-- event it is the end of the lease, so that an expired lease is simply due again; after a failure
+-- it is the next attempt; and null means that nothing more will happen by itself.
+
+create table changefeed.event_trigger (
+    trigger_id     integer generated always as identity primary key,
+    name           varchar(100) not null check (name ~ '^[A-Za-z]+[A-Za-z0-9_\-]*$'),
+    -- The table; an oid follows it when it is renamed. The names are those it had last.
+    source         oid not null,
+    schema_name    text not null,
+    table_name     text not null,
+    -- What a person wrote, as JSON.
+    definition     jsonb not null,
+    -- The places of the columns that the definition names, so that a renamed one is found.
+    columns        jsonb not null default '{}',
+    -- What the columns of the table and of its partitions were when the triggers were made.
+    signatures     text[] not null default '{}',
+    feed_id        smallint references changefeed.feed,
+    paused_because text,
+    created_at     timestamptz not null default clock_timestamp(),
+    updated_at     timestamptz not null default clock_timestamp(),
+    -- The row of a dropped trigger stays: its events are still in the log.
+    dropped_at     timestamptz
+);
+create unique index ix_event_trigger_name on changefeed.event_trigger (name)
+    where dropped_at is null;
+
+create table changefeed.event (
+    change_id         bigint primary key default nextval('changefeed.change_id'),
+    created_at        timestamptz not null default clock_timestamp(),
+    due_at            timestamptz default clock_timestamp(),
+    trigger_id        integer not null,
+    -- How often it has changed hands; whatever is written about it must match.
+    generation        integer not null default 0,
+    -- Attempts, and how many of them a crash has cut off.
+    tries             smallint not null default 0,
+    cut_off           smallint not null default 0,
+    -- p pending, d delivered, e given up, a archived because its trigger was dropped
+    state             "char" not null default 'p',
+    -- I insert, U update, D delete, M by hand
+    op                "char" not null,
+    -- Events of one key are delivered one after the other; a hash, because equal is all that
+    -- matters, and two keys that share one merely wait for each other.
+    order_key         bigint,
+    locked_by         text,
+    session_variables text,
+    trace_context     text,
+    -- json, not jsonb: it keeps what the database wrote, and costs the writer no parsing.
+    old               json,
+    new               json
+) with (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 10000,
+        autovacuum_vacuum_insert_scale_factor = 0.2);
+create index ix_event_due on changefeed.event (trigger_id, due_at, change_id)
+    where due_at is not null;
+create index ix_event_order on changefeed.event (trigger_id, order_key, change_id)
+    where due_at is not null and order_key is not null;
+create index ix_event_dead on changefeed.event (trigger_id, change_id)
+    where state = 'e';
+
+create table changefeed.event_attempt (
+    id          bigint generated always as identity primary key,
+    change_id   bigint not null,
+    -- The event's, when the attempt was made: one attempt, one row, however often it is told.
+    generation  integer not null,
+    trigger_id  integer not null,
+    attempt     integer not null,
+    outcome     text not null check (outcome in ('success', 'failure', 'unknown')),
+    -- The sender had lost the event to somebody else: the attempt decided nothing.
+    late        boolean not null default false,
+    status      smallint,
+    request     json,
+    response    json,
+    error       text,
+    duration_ms bigint not null default 0,
+    created_at  timestamptz not null default clock_timestamp()
+);
+create unique index ix_event_attempt on changefeed.event_attempt (change_id, generation);
+
+-- 60 random bits that make the ids of this installation's events unlike those of any other.
+create table changefeed.event_salt (
+    singleton boolean primary key default true check (singleton),
+    salt      bigint not null
+);
+insert into changefeed.event_salt (salt)
+select ('x' || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::bit(64)::bigint
+       & 1152921504606846975;
+
+-- The id of an event: a UUID of version 8 made of its change_id and the salt.
+create function changefeed.event_id(change_id bigint) returns uuid
+language sql stable parallel safe security definer set search_path = pg_catalog, pg_temp as $$
+    select (lpad(to_hex(change_id >> 12), 12, '0') || '8' || lpad(to_hex(change_id & 4095), 3, '0')
+            || '8' || lpad(to_hex(s.salt), 15, '0'))::uuid
+    from changefeed.event_salt s
+$$;
+
+-- A setting of a writer as JSON: as it is if it is JSON, and otherwise as a JSON string, because a
+-- writer may set it to anything.
+create function changefeed.setting_json(setting text) returns json
+language plpgsql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+begin
+    return setting::json;
+exception when others then
+    return to_json(setting);
+end $$;
+
+-- A trace as an object: a writer may have set that, or only a traceparent.
+create function changefeed.trace_json(setting text) returns json
+language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
+    select case when json_typeof(s.json) = 'object' then s.json
+                when s.json is not null
+                then json_build_object('traceparent', btrim(setting, ' "')) end
+    from (select changefeed.setting_json(setting) as json) s
+$$;
+
+create view changefeed.event_log as
+select changefeed.event_id(e.change_id) as id,
+       e.change_id,
+       t.name::text as trigger_name,
+       t.schema_name,
+       t.table_name,
+       case e.op when 'I' then 'INSERT' when 'U' then 'UPDATE' when 'D' then 'DELETE'
+                 else 'MANUAL' end as op,
+       e.old, e.new,
+       changefeed.setting_json(e.session_variables) as session_variables,
+       changefeed.trace_json(e.trace_context) as trace_context,
+       e.created_at,
+       e.state = 'd' as delivered,
+       e.state = 'e' as error,
+       e.tries::integer as tries,
+       e.locked_by,
+       case when e.locked_by is not null then e.due_at end as locked_until,
+       case when e.locked_by is null then e.due_at end as next_retry_at,
+       e.state = 'a' as archived
+from changefeed.event e
+join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
+
+create view changefeed.event_invocation_logs as
+select a.id, changefeed.event_id(a.change_id) as event_id, a.change_id,
+       t.name::text as trigger_name, a.status::integer as status, a.request, a.response,
+       a.created_at, a.attempt, a.outcome, a.late, a.error, a.duration_ms
+from changefeed.event_attempt a
+join changefeed.event_trigger t on t.trigger_id = a.trigger_id;
+
+-- How far the existing rows of a table have become events.
+create table changefeed.event_backfill (
+    trigger_id  integer primary key references changefeed.event_trigger,
+    last_key    jsonb,
+    done        bigint not null default 0,
+    total       bigint not null,
+    finished_at timestamptz
+);
+
+-- Changes that no event was made for, and that nobody could have been told about otherwise.
+create table changefeed.event_gap (
+    trigger_id  integer not null,
+    happened_at timestamptz not null default clock_timestamp(),
+    what        text not null,
+    by_user     text not null default session_user
+);
+
+-- Capture ---------------------------------------------------------------------------------------
+--
+-- The functions of our triggers are made for the columns of their table, as fast as can be, and
+-- check with every call that these columns are still what they were. If they are not, the same
+-- expressions are made anew from the catalogue: slower, but the application's write goes on, and
+-- what it wrote is captured. A dispatcher then remakes the function.
+--
+-- The check is also a matter of security. Our functions run with our rights, so that writers need
+-- none; and to_json calls a cast to json if a type has one, which may be anybody's function. So
+-- only types of the server itself are given to it, and everything else as text: `format` calls
+-- nothing but the type's own output function.
+
+-- What the columns of a table are.
+create function changefeed.table_signature(source oid) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select string_agg(a.attname || ':' || a.atttypid, ',')
+    from (select attname, atttypid from pg_attribute
+          where attrelid = source and attnum > 0 and not attisdropped
+          order by attnum offset 0) a
+$$;
+
+-- The type beneath a domain.
+create function changefeed.base_type(type oid) returns oid
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    beneath oid := type;
+    kind    "char";
+    next    oid;
+begin
+    loop
+        select t.typtype, t.typbasetype into kind, next from pg_type t where t.oid = beneath;
+        exit when kind is distinct from 'd';
+        beneath := next;
+    end loop;
+    return beneath;
+end $$;
+
+-- The value of a column as an expression that is safe to give to to_json.
+create function changefeed.safe_value(reference text, type oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    base pg_type;
+begin
+    select t.* into base from pg_type t where t.oid = changefeed.base_type(type);
+    if base.typnamespace = 'pg_catalog'::regnamespace then
+        return reference;
+    elsif base.typcategory = 'A' then
+        -- An array of somebody's type: an array of texts.
+        return format('case when num_nulls(%1$s) = 0 then format(''%%s'', %1$s)::text[] end',
+                      reference);
+    end if;
+    return format('case when num_nulls(%1$s) = 0 then format(''%%s'', %1$s) end', reference);
+end $$;
+
+-- A row as JSON.
+create function changefeed.row_json(source oid, alias text, wanted text[]) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select format('(select row_to_json(changefeed_row.*) from (select %s) changefeed_row)',
+        coalesce(string_agg(
+            changefeed.safe_value(format('%s.%I', alias, a.attname), a.atttypid)
+            || format(' as %I', a.attname), ', ' order by a.attnum), ''))
+    from pg_attribute a
+    where a.attrelid = source and a.attnum > 0 and not a.attisdropped
+      and (wanted is null or a.attname = any (wanted))
+$$;
+
+-- A column's text, or null if there is no such column.
+create function changefeed.column_text(source oid, alias text, column_name text) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select format('case when num_nulls(%1$s.%2$I) = 0 then format(''%%s'', %1$s.%2$I) end',
+                  alias, a.attname)
+    from pg_attribute a
+    where a.attrelid = source and a.attname = column_name and a.attnum > 0 and not a.attisdropped
+$$;
+
+-- The names that columns have now which a definition names; null if it names none, and without
+-- those that were dropped.
+create function changefeed.current_columns(of_trigger changefeed.event_trigger, names jsonb)
+returns text[]
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select array_agg(a.attname::text)
+    from jsonb_array_elements_text(case jsonb_typeof(names) when 'array' then names end) n(name)
+    join pg_attribute a on a.attrelid = of_trigger.source and not a.attisdropped
+                       and a.attnum = (of_trigger.columns ->> n.name)::smallint
+$$;
+
+-- The expressions that a capture function is made of, for a table as it is now.
+create type changefeed.event_expressions as (
+    before    text,
+    after     text,
+    -- Whether a column that is listened to has changed.
+    differs   text,
+    order_key text,
+    shard     text
+);
+
+create function changefeed.event_capture(
+    of_trigger integer, relation oid, old_alias text, new_alias text)
+returns changefeed.event_expressions
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    t        changefeed.event_trigger;
+    capture  jsonb;
+    payload  text[];
+    listened text[];
+    key      text[];
+    shard_by text;
+    kind     oid;
+    shards   integer;
+    e        changefeed.event_expressions;
+begin
+    select * into strict t from changefeed.event_trigger x where x.trigger_id = of_trigger;
+    capture := t.definition -> 'capture';
+    payload := changefeed.current_columns(t, capture -> 'payload');
+    e.before := changefeed.row_json(relation, old_alias, payload);
+    e.after := changefeed.row_json(relation, new_alias, payload);
+
+    listened := changefeed.current_columns(t, capture -> 'update' -> 'of');
+    -- The image of a row, not its equality: json has none, and null is as good as any value.
+    if listened is null then
+        e.differs := format('%s.* *<> %s.*', old_alias, new_alias);
+    else
+        -- As records: rows side by side are compared column by column, by operators of theirs.
+        select format('row(%s)::record *<> row(%s)::record',
+                      string_agg(format('%s.%I', old_alias, c), ', '),
+                      string_agg(format('%s.%I', new_alias, c), ', '))
+        into e.differs from unnest(listened) c;
+    end if;
+
+    if capture -> 'order_by' = '"key"' then
+        select array_agg(a.attname::text order by k.place) into key
+        from pg_index x
+        cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
+        join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
+        where x.indrelid = relation and x.indisprimary;
+    elsif jsonb_typeof(capture -> 'order_by') = 'object' then
+        key := changefeed.current_columns(t,
+            jsonb_build_array(capture -> 'order_by' -> 'column'));
+    end if;
+    -- The new row decides, and in a delete the old one.
+    if key is not null then
+        select format('hashtextextended(jsonb_build_array(%s)::text, 0)',
+                      string_agg(changefeed.column_text(relation, new_alias, c), ', '))
+        into e.order_key from unnest(key) c;
+    elsif jsonb_typeof(capture -> 'order_by') <> 'null' then
+        e.order_key := '0::bigint';
+    else
+        e.order_key := 'null::bigint';
+    end if;
+
+    if t.feed_id is not null then
+        shard_by := (changefeed.current_columns(t,
+            jsonb_build_array(capture -> 'feed' -> 'shard_by')))[1];
+        select count(*) into shards from changefeed.shard_definition d
+        where d.feed_id = t.feed_id and d.shard >= 0;
+        select changefeed.base_type(a.atttypid) into kind from pg_attribute a
+        where a.attrelid = relation and a.attname = shard_by;
+        e.shard := case
+            when shard_by is null then '0::smallint'
+            when kind in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then
+                format('changefeed.shard_of(%s.%I::bigint, %s)', new_alias, shard_by, shards)
+            else format('changefeed.shard_of(%s, %s)',
+                        changefeed.column_text(relation, new_alias, shard_by), shards)
+        end;
+    end if;
+    return e;
+end $$;
+
+-- The statement that captures what a whole statement of the writer's has inserted or deleted.
+create function changefeed.event_statement(of_trigger integer, relation oid, op "char")
+returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    e    changefeed.event_expressions := changefeed.event_capture(of_trigger, relation, 'c', 'c');
+    feed smallint := (select t.feed_id from changefeed.event_trigger t
+                      where t.trigger_id = of_trigger);
+    into_event constant text :=
+        'insert into changefeed.event (change_id, trigger_id, op, %s, session_variables, '
+        'trace_context, order_key) ';
+    settings constant text :=
+        'nullif(current_setting(''changefeed.session_variables'', true), ''''), '
+        'nullif(current_setting(''changefeed.trace_context'', true), '''')';
+    image constant text := case op when 'I' then 'new' else 'old' end;
+begin
+    if feed is null then
+        return format(into_event || 'select nextval(''changefeed.change_id''), %s, %L, %s, %s, %s '
+                      'from changed c', image, of_trigger, op, e.after, settings, e.order_key);
+    end if;
+    return format(
+        'with c as materialized (select nextval(''changefeed.change_id'') as change_id, '
+        '%s as image, %s as order_key, %s as shard from changed c), '
+        'logged as (' || into_event || 'select c.change_id, %s, %L, c.image, %s, c.order_key from c) '
+        'insert into changefeed.change (feed_id, shard, change_id) '
+        'select %s, c.shard, c.change_id from c',
+        e.after, e.order_key, e.shard, image, of_trigger, op, settings, feed);
+end $$;
+
+-- What a capture function executes for one row of a table whose columns it does not know: $1 is
+-- the old row and $2 the new one.
+create function changefeed.event_row(of_trigger integer, relation oid, op text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    e changefeed.event_expressions := changefeed.event_capture(of_trigger, relation, '($1)',
+        case op when 'DELETE' then '($1)' else '($2)' end);
+begin
+    return format('select %s, %s, %s, %s, %s',
+        case op when 'INSERT' then 'null::json' else e.before end,
+        case op when 'DELETE' then 'null::json' else e.after end,
+        case op when 'UPDATE' then '$1 *<> $2' else 'true' end,
+        e.order_key, coalesce(e.shard, 'null::smallint'));
+end $$;
+
+-- Remembers that a table was emptied without any event.
+create function changefeed.event_truncated() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    insert into changefeed.event_gap (trigger_id, what) values (tg_argv[0]::integer, 'TRUNCATE');
+    return null;
+end $$;
+
+-- Feeds that event triggers write to --------------------------------------------------------------
+
+alter table changefeed.feed_source
+    drop constraint feed_source_kind_check,
+    add constraint feed_source_kind_check
+        check (kind in ('captured', 'joined', 'ulid', 'events')),
+    alter column source drop not null;
+
+-- A trigger whose feed or shard is gone would fail the application's writes.
+create function changefeed.event_feed_guard() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    writer text := (select t.name from changefeed.event_trigger t
+                    where t.feed_id = old.feed_id and t.dropped_at is null limit 1);
+begin
+    if writer is not null then
+        raise exception 'changefeed: event trigger % writes to feed %', writer, old.feed_id
+            using errcode = 'object_in_use',
+                  hint = 'Drop the event trigger first, or replace it by one without a feed.';
+    end if;
+    update changefeed.event_trigger t set feed_id = null where t.feed_id = old.feed_id;
+    return old;
+end $$;
+
+-- Its name sorts before feed_delete, which takes the shards along.
+create trigger event_feed_guard before delete on changefeed.feed
+for each row execute function changefeed.event_feed_guard();
+create trigger event_feed_guard before delete on changefeed.shard_definition
+for each row execute function changefeed.event_feed_guard();
+
+revoke all on all functions in schema changefeed from public;
+-- Whoever may read the views needs these; they tell nobody anything.
+grant execute on function changefeed.event_id, changefeed.setting_json, changefeed.trace_json
+    to public;
 
 insert into changefeed.schema_version (version) values (3);

@@ -87,7 +87,7 @@ impl PostgresStore {
     }
 }
 
-fn progress(added: i64, done: i64, total: i64, finished: bool) -> Backfill {
+pub(crate) fn progress(added: i64, done: i64, total: i64, finished: bool) -> Backfill {
     let count = |n: i64| u64::try_from(n).unwrap_or(0);
     Backfill {
         added: count(added),
@@ -117,23 +117,7 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
     if begun.is_some() {
         return Ok(());
     }
-    let estimate: f32 = client
-        .query_one(
-            "select reltuples from pg_class where oid = $1",
-            &[&table.oid],
-        )
-        .await
-        .map_err(db)?
-        .get(0);
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "an estimate of a row count"
-    )]
-    let mut total = estimate as i64;
-    if total < COUNT_EXACTLY {
-        let counted = format!("select count(*) from {}", table.sql);
-        total = client.query_one(&counted, &[]).await.map_err(db)?.get(0);
-    }
+    let total = estimate(client, table).await?;
     let room: i64 = client
         .query_one(
             "select coalesce(min(d.start - greatest(d.start - 1000000000000000, d.trimmed_to, 0)), 0) \
@@ -157,6 +141,39 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
     Ok(())
 }
 
+/// How many rows a table has: exactly, unless counting would take long.
+pub(crate) async fn estimate(client: &impl GenericClient, table: &Table) -> Result<i64> {
+    let estimate: f32 = client
+        .query_one(
+            "select reltuples from pg_class where oid = $1",
+            &[&table.oid],
+        )
+        .await
+        .map_err(db)?
+        .get(0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an estimate of a row count"
+    )]
+    let total = estimate as i64;
+    if total >= COUNT_EXACTLY {
+        return Ok(total);
+    }
+    let counted = format!("select count(*) from {}", table.sql);
+    Ok(client.query_one(&counted, &[]).await.map_err(db)?.get(0))
+}
+
+/// The condition that goes on after the last key of a table `t`, kept in `state`.
+pub(crate) fn resume_after(table: &Table, columns: &str) -> String {
+    let last: Vec<String> = table
+        .key
+        .iter()
+        .enumerate()
+        .map(|(i, c)| format!("(state.last_key->>{i})::{}", c.type_sql))
+        .collect();
+    format!("where ({columns}) > ({})", last.join(", "))
+}
+
 /// One batch as one statement: picks rows, gives them numbers, moves the position.
 fn statement(source: &StoredSource, table: &Table, resumed: bool) -> Result<String> {
     let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
@@ -167,13 +184,7 @@ fn statement(source: &StoredSource, table: &Table, resumed: bool) -> Result<Stri
             .map(|c| format!("t.{}", quote::identifier(&c.name)))
             .collect();
         let columns = columns.join(", ");
-        let last: Vec<String> = table
-            .key
-            .iter()
-            .enumerate()
-            .map(|(i, c)| format!("(state.last_key->>{i})::{}", c.type_sql))
-            .collect();
-        let resume = format!("where ({columns}) > ({})", last.join(", "));
+        let resume = resume_after(table, &columns);
         (columns, resume, include_str!("sql/backfill_captured.sql"))
     } else {
         let column = source.change_id_column.as_deref().unwrap_or("change_id");

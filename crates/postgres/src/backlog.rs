@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, Error, Kind, Operation, Outcome, Result, RowChange, Settled, Take, Watch, WatchSettings,
-    crash_point,
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, Settled, Take, Watch,
+    WatchSettings, crash_point,
 };
 use deadpool_postgres::Object;
 use serde_json::value::RawValue;
@@ -498,7 +498,7 @@ impl Backlog {
             Err(error) => {
                 // Nobody else has to wait for the lease to end.
                 let settings = WatchSettings::default();
-                let released = self.settle(client, &batch, &Outcome::Released, &settings);
+                let released = self.settle(client, &batch, &BatchOutcome::Released, &settings);
                 if let Err(error) = released.await {
                     tracing::debug!(%error, "a batch that could not be read was not given back");
                 }
@@ -548,7 +548,7 @@ impl Backlog {
             };
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
             changes.push(RowChange {
-                operation: Operation::from_number(number(operation)?)?,
+                operation: RowOperation::from_number(number(operation)?)?,
                 item: RawValue::from_string(item)
                     .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
                 version: number(version)?,
@@ -587,7 +587,7 @@ impl Backlog {
         &self,
         client: &Object,
         batch: &Batch,
-        outcome: &Outcome,
+        outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let held = Backlog::held(batch);
@@ -597,10 +597,10 @@ impl Backlog {
             ("unleased", UNLEASED),
         ];
         let sql = match outcome {
-            Outcome::Done => fill(include_str!("sql/watch_done.sql"), &common),
-            Outcome::Failed { error } => {
+            BatchOutcome::Done => fill(include_str!("sql/watch_done.sql"), &common),
+            BatchOutcome::Failed { error } => {
                 let more = [
-                    ("error", quote::literal(error)),
+                    ("error", quote::literal(&error.replace('\0', ""))),
                     ("attempts", settings.attempts.to_string()),
                     (
                         "wait",
@@ -612,14 +612,14 @@ impl Backlog {
                 all.extend(more.iter().map(|(k, v)| (*k, v.as_str())));
                 fill(include_str!("sql/watch_failed.sql"), &all)
             }
-            Outcome::Released => format!(
+            BatchOutcome::Released => format!(
                 "update changefeed.{} q set {UNLEASED}, _changefeed_attempt_count = \
                    greatest(q._changefeed_attempt_count - 1, 0) where {held}",
                 self.leases
             ),
         };
         let mut message = self.locked();
-        if matches!(outcome, Outcome::Done) {
+        if matches!(outcome, BatchOutcome::Done) {
             // A success that a crash of the server takes back is handed over again, as any success
             // that did not reach it. Leases and failures are waited for.
             message.push_str("select set_config('synchronous_commit', 'off', true);");
@@ -628,11 +628,11 @@ impl Backlog {
         let answers = send(client, &(message + &sql)).await?;
         let counts: Vec<u64> = answers.iter().skip(before).map(|a| a.count).collect();
         let parked = match outcome {
-            Outcome::Failed { .. } => counts.first().copied().unwrap_or(0),
+            BatchOutcome::Failed { .. } => counts.first().copied().unwrap_or(0),
             _ => 0,
         };
         // Rows that were given back or wait are not behind the floor any more.
-        if !matches!(outcome, Outcome::Done) {
+        if !matches!(outcome, BatchOutcome::Done) {
             self.learn(|known| known.thorough = None);
         }
         self.learn(|known| known.busy = true);

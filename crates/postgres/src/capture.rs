@@ -100,6 +100,19 @@ pub(crate) async fn uninstall(client: &impl GenericClient, feed: FeedId) -> Resu
 
 /// Checks that changes can be captured from a table, and says why not.
 pub(crate) fn check(table: &Table) -> Result<()> {
+    check_kind(table)?;
+    if table.key.is_empty() {
+        return Err(Error::invalid(format!(
+            "table {} has no primary key, so its changes could not be told apart",
+            table.name
+        ))
+        .advise("add a primary key to it"));
+    }
+    Ok(())
+}
+
+/// Checks that triggers can be put on it.
+pub(crate) fn check_kind(table: &Table) -> Result<()> {
     let what = match table.relkind.as_str() {
         "r" | "p" => None,
         "v" => Some("a view"),
@@ -118,13 +131,6 @@ pub(crate) fn check(table: &Table) -> Result<()> {
             "{} is one of changefeed's own tables",
             table.name
         )));
-    }
-    if table.key.is_empty() {
-        return Err(Error::invalid(format!(
-            "table {} has no primary key, so its changes could not be told apart",
-            table.name
-        ))
-        .advise("add a primary key to it"));
     }
     Ok(())
 }

@@ -165,7 +165,7 @@ impl FeedStore for PostgresStore {
 }
 
 /// Inserts the feed, under the next free number if none is given.
-async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> Result<FeedId> {
+pub(crate) async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> Result<FeedId> {
     let row = client
         .query_one(
             "insert into changefeed.feed (feed_id, name, comment) \
@@ -199,7 +199,13 @@ async fn attach(
     source: &Source,
     shards: i16,
 ) -> Result<Source> {
-    let table = Table::find(client, source.table()).await?;
+    let Some(table) = source.table() else {
+        return Err(
+            Error::invalid("a feed of events is made by an event trigger")
+                .advise("use `changefeed trigger create … --feed NAME`"),
+        );
+    };
+    let table = Table::find(client, table).await?;
     if let Some(column) = source.shard_by() {
         table.column(column)?;
     }
@@ -253,6 +259,7 @@ async fn attach(
                 ulid_column: ulid_column.clone(),
             }
         }
+        Source::Events => Source::Events,
     };
     client
         .execute(
@@ -303,6 +310,7 @@ fn source(row: &tokio_postgres::Row) -> Option<Source> {
             change_id_column: row.get(6),
             shard_by,
         },
+        "events" => Source::Events,
         "ulid" => Source::Ulid {
             feed: row.get(8),
             table,

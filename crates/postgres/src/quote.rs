@@ -15,14 +15,14 @@ pub(crate) fn table(table: &TableName) -> String {
     }
 }
 
-/// A text. Written so that it means the same whatever the session's settings are; the one
-/// character that no text of the server can hold is left out.
+/// A text. A backslash means the same whatever the session that reads it has set.
 pub(crate) fn literal(text: &str) -> String {
-    let escaped = text
-        .replace('\0', "")
-        .replace('\\', "\\\\")
-        .replace('\'', "''");
-    format!("E'{escaped}'")
+    let quoted = text.replace('\'', "''");
+    if quoted.contains('\\') {
+        format!("E'{}'", quoted.replace('\\', "\\\\"))
+    } else {
+        format!("'{quoted}'")
+    }
 }
 
 #[cfg(test)]
@@ -31,8 +31,8 @@ mod tests {
 
     #[test]
     fn texts_cannot_break_out() {
-        assert_eq!(literal("it's"), "E'it''s'");
-        assert_eq!(literal("a\\'; --\0"), "E'a\\\\''; --'");
+        assert_eq!(literal("it's"), "'it''s'");
+        assert_eq!(literal("a\\' or 1"), "E'a\\\\'' or 1'");
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Page, Result, ShardId,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, Result, ShardId,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
 use crate::PostgresStore;
 use crate::error::{db, is_undefined};
+use crate::source::Rows;
 
 impl PostgresStore {
     pub(crate) async fn read_page(
@@ -90,17 +91,16 @@ impl PostgresStore {
             last: row.get(0),
             trimmed_to: row.get(1),
         });
-        let changes: Result<Vec<Change>> =
-            rows.iter().map(|row| change(row, join.has_rows)).collect();
+        let changes: Result<Vec<Change>> = rows.iter().map(|row| change(row, join.rows)).collect();
         Ok(Ok((changes?, bounds)))
     }
 }
 
-fn change(row: &Row, has_rows: bool) -> Result<Change> {
-    let content = if has_rows {
-        content(row.get(2))?
-    } else {
-        Content::Unknown
+fn change(row: &Row, rows: Rows) -> Result<Change> {
+    let content = match rows {
+        Rows::None => Content::Unknown,
+        Rows::Current => content(row.get(2))?,
+        Rows::Events => event(row)?,
     };
     Ok(Change {
         cursor: Cursor::Number(row.get(0)),
@@ -109,12 +109,28 @@ fn change(row: &Row, has_rows: bool) -> Result<Change> {
     })
 }
 
-/// A row as the database wrote it, or none.
-pub(crate) fn content(json: Option<String>) -> Result<Content> {
-    let Some(json) = json else {
+/// An event, or none if it was cleaned up.
+fn event(row: &Row) -> Result<Content> {
+    let Some(op) = row.get::<_, Option<&str>>(2) else {
         return Ok(Content::Gone);
     };
-    RawValue::from_string(json).map(Content::Row).map_err(|e| {
+    Ok(Content::Event {
+        op: Operation::from_letter(op)?,
+        old: row.get::<_, Option<String>>(3).map(raw).transpose()?,
+        new: row.get::<_, Option<String>>(4).map(raw).transpose()?,
+    })
+}
+
+/// A row as the database wrote it, or none.
+pub(crate) fn content(json: Option<String>) -> Result<Content> {
+    match json {
+        Some(json) => raw(json).map(Content::Row),
+        None => Ok(Content::Gone),
+    }
+}
+
+fn raw(json: String) -> Result<Box<RawValue>> {
+    RawValue::from_string(json).map_err(|e| {
         Error::new(
             Kind::Database,
             "the database returned a row that is not JSON",

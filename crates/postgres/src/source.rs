@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use changefeed_core::{Error, Feed, FeedId, Kind, Result, TableName};
+use changefeed_core::{Error, Feed, FeedId, Kind, Result, Source, TableName};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -19,6 +19,8 @@ pub(crate) struct Column {
     pub(crate) base_type: String,
     /// Whether that is one of the server's own types.
     builtin: bool,
+    /// Its number in the table, which stays when it is renamed.
+    pub(crate) place: i16,
 }
 
 impl Column {
@@ -88,6 +90,7 @@ impl Table {
             type_sql: row.get(1),
             base_type: row.get(3),
             builtin: row.get(4),
+            place: row.get(5),
         };
         let mut key: Vec<(i32, Column)> = columns
             .iter()
@@ -176,7 +179,7 @@ impl StoredSource {
         let row = client
             .query_opt(
                 "select kind = 'captured', source::oid, change_id_column, shard_by, shards \
-                 from changefeed.feed_source where feed_id = $1",
+                 from changefeed.feed_source where feed_id = $1 and source is not null",
                 &[&feed.0],
             )
             .await
@@ -221,7 +224,18 @@ pub(crate) struct Joins(Mutex<HashMap<FeedId, Arc<Join>>>);
 /// The SQL of a page.
 pub(crate) struct Join {
     pub(crate) sql: String,
-    pub(crate) has_rows: bool,
+    pub(crate) rows: Rows,
+}
+
+/// What a page has beside numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Rows {
+    /// Nothing.
+    None,
+    /// The row as it is now.
+    Current,
+    /// Operation, old and new row of an event.
+    Events,
 }
 
 impl Joins {
@@ -262,12 +276,15 @@ impl PostgresStore {
 
 async fn build(client: &impl GenericClient, feed: &Feed) -> Result<Join> {
     let page = include_str!("sql/page.sql");
+    if feed.source == Some(Source::Events) {
+        return Ok(crate::event_feeds::join(feed, page));
+    }
     let Some(source) = StoredSource::load(client, feed.id).await? else {
         let sql =
             format!("select p.change_sequence_number, p.change_id from ({page}) p order by 1");
         return Ok(Join {
             sql,
-            has_rows: false,
+            rows: Rows::None,
         });
     };
     let table = source.table(client, feed).await?;
@@ -291,6 +308,6 @@ async fn build(client: &impl GenericClient, feed: &Feed) -> Result<Join> {
     );
     Ok(Join {
         sql,
-        has_rows: true,
+        rows: Rows::Current,
     })
 }

@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, CHANGES_PER_WORKER, Error, Kind, Operation, Outcome, Parked, Result, Settled, TableName,
-    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
-    suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchStore, suggested_workers,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -138,7 +138,7 @@ impl WatchStore for PostgresStore {
         &self,
         watch: &Watch,
         batch: &Batch,
-        outcome: &Outcome,
+        outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
         self.with_backlog(watch, async |client, backlog| {
@@ -259,7 +259,7 @@ impl PostgresStore {
             .map(|row| {
                 Ok(Parked {
                     key: raw(row.get(0))?,
-                    operation: Operation::from_number(row.get(1))?,
+                    operation: RowOperation::from_number(row.get(1))?,
                     version: row.get(2),
                     attempts: row.get(3),
                     error: row.get(4),

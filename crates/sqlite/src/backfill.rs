@@ -266,6 +266,13 @@ impl Rows {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
+        if *source == Source::Events {
+            return Err(Error::invalid(format!(
+                "feed '{}' holds events of triggers, so there are no rows to backfill it from",
+                feed.name
+            ))
+            .advise("`changefeed trigger backfill` makes events of existing rows"));
+        }
         let shards: i16 = tx
             .query_row(
                 "select shards from changefeed_feed_source where feed_id = ?1",
@@ -279,7 +286,7 @@ impl Rows {
         let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;
         let shard = capture::row_shard("changefeed_row", shard_by, shards);
         let change_id = match source {
-            Source::Captured { .. } | Source::Ulid { .. } => None,
+            Source::Captured { .. } | Source::Ulid { .. } | Source::Events => None,
             Source::Joined {
                 change_id_column, ..
             } => Some(table.column(change_id_column)?.to_owned()),

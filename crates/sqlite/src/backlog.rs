@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, Error, Kind, Operation, Outcome, Result, RowChange, Settled, Watch, WatchSettings,
-    crash_point,
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, Settled, Watch,
+    WatchSettings, crash_point,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, params, params_from_iter};
@@ -316,8 +316,8 @@ impl<'a> Backlog<'a> {
         let first = 2 + table.key.len();
         let mut names: Option<Vec<String>> = None;
         while let Some(row) = rows.next().explained()? {
-            let operation = Operation::from_number(row.get(1).explained()?)?;
-            let item = if operation == Operation::Delete {
+            let operation = RowOperation::from_number(row.get(1).explained()?)?;
+            let item = if operation == RowOperation::Delete {
                 value::to_json(row, &table.key, 2)?
             } else {
                 let names = names.get_or_insert_with(|| read::column_names(row, first));
@@ -386,13 +386,13 @@ impl<'a> Backlog<'a> {
     pub(crate) fn settle(
         &self,
         batch: &Batch,
-        outcome: &Outcome,
+        outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let held = held(batch.generation, batch.versions);
         let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
         match outcome {
-            Outcome::Done => {
+            BatchOutcome::Done => {
                 let delete = format!(
                     "delete from {} as q where {held} and q._changefeed_newer_operation is null",
                     self.leases
@@ -418,7 +418,7 @@ impl<'a> Backlog<'a> {
                     parked: 0,
                 })
             }
-            Outcome::Failed { error } => {
+            BatchOutcome::Failed { error } => {
                 let last = format!(
                     "{held} and q._changefeed_attempt_count >= {}",
                     settings.attempts
@@ -440,7 +440,7 @@ impl<'a> Backlog<'a> {
                     parked,
                 })
             }
-            Outcome::Released => {
+            BatchOutcome::Released => {
                 let rows = self.update(
                     &format!(
                         "{unleased}, _changefeed_attempt_count = \

@@ -14,7 +14,7 @@ use changefeed_core::{Error, FeedId, Kind, Result};
 use rusqlite::Connection;
 
 use crate::error::Explain;
-use crate::inspect::{Table, UniqueIndex};
+use crate::inspect::{Primary, Table, UniqueIndex};
 use crate::quote::{self, fill};
 
 /// All triggers a feed may have.
@@ -59,8 +59,17 @@ pub(crate) fn install(
     shard_by: Option<&str>,
     shards: i16,
 ) -> Result<()> {
-    check_encoding(connection, shards)?;
-    let unique = table.unique_indexes(connection)?;
+    if shards > 1 {
+        check_encoding(connection)?;
+    }
+    let unique = table.unique_indexes(connection, Primary::LeftOut)?;
+    for index in table.expression_indexes(connection)? {
+        tracing::warn!(
+            table = table.name,
+            index,
+            "rows that a REPLACE removes by this index over an expression are not captured"
+        );
+    }
     for sql in triggers(feed, table, &unique, shard_by, shards) {
         connection.execute_batch(&sql).explained()?;
     }
@@ -78,11 +87,11 @@ pub(crate) fn install(
 }
 
 /// The shard hash is defined over UTF-8, and SQL sees the bytes as the file stores them.
-fn check_encoding(connection: &Connection, shards: i16) -> Result<()> {
+pub(crate) fn check_encoding(connection: &Connection) -> Result<()> {
     let encoding: String = connection
         .query_row("pragma encoding", [], |row| row.get(0))
         .explained()?;
-    if shards > 1 && encoding != "UTF-8" {
+    if encoding != "UTF-8" {
         return Err(Error::new(
             Kind::Unsupported,
             format!("the database file is in {encoding}: its tables cannot be spread over shards"),
@@ -178,27 +187,16 @@ fn triggers(
     };
 
     let conflicts = |index: &UniqueIndex, of_update: bool| {
-        let mut condition: Vec<String> = index
-            .columns
-            .iter()
-            .map(|(column, collation)| {
-                let column = quote::identifier(column);
-                let collation = quote::identifier(collation);
-                format!("changefeed_row.{column} = new.{column} collate {collation}")
-            })
-            .collect();
+        let mut condition = in_conflict(index);
         if of_update {
-            condition.push(format!(
-                "not ({})",
+            condition.push_str(&format!(
+                " and not ({})",
                 pairs(&row_key, "is", &old_key, " and ")
             ));
         }
-        if let Some(filter) = &index.filter {
-            condition.push(format!("({filter}\n)"));
-        }
         make(
             include_str!("../sql/capture_conflict.sql"),
-            &[("condition", &condition.join(" and "))],
+            &[("condition", &condition)],
         )
     };
     // A row replaced through its primary key may have been in another shard.
@@ -271,6 +269,23 @@ fn triggers(
         ));
     }
     sql
+}
+
+/// Whether a row called `changefeed_row` is in the way of `new`, by a unique index.
+pub(crate) fn in_conflict(index: &UniqueIndex) -> String {
+    let mut condition: Vec<String> = index
+        .columns
+        .iter()
+        .map(|(column, collation)| {
+            let column = quote::identifier(column);
+            let collation = quote::identifier(collation);
+            format!("changefeed_row.{column} = new.{column} collate {collation}")
+        })
+        .collect();
+    if let Some(filter) = &index.filter {
+        condition.push(format!("({filter}\n)"));
+    }
+    condition.join(" and ")
 }
 
 /// `a1 = b1 and a2 = b2`, with any operator and joiner.

@@ -13,7 +13,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
 use crate::inspect::Table;
-use crate::{SqliteStore, backfill, capture, read, trim, ulid_feeds};
+use crate::{SqliteStore, backfill, capture, read, triggers, trim, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqliteStore {
@@ -30,6 +30,7 @@ impl FeedStore for SqliteStore {
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let feed = feed.clone();
         self.writing(move |tx| {
+            triggers::check_unused(tx, &feed)?;
             capture::remove(tx, feed.id)?;
             backfill::drop_index(tx, feed.id)?;
             // A trigger of ours takes everything else with it.
@@ -85,7 +86,7 @@ impl FeedStore for SqliteStore {
     }
 }
 
-fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
+pub(crate) fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
     let id = match new.id {
         Some(id) => id,
         None => next_free_id(tx)?,
@@ -160,14 +161,21 @@ fn check_free(tx: &Connection, id: FeedId, name: &FeedName) -> Result<()> {
 /// Records where the rows are and, for a captured table, creates its triggers. Returns the source
 /// with the names as the catalogue spells them.
 fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result<Source> {
-    let table = Table::find(tx, source.table())?;
+    let Some(given) = source.table() else {
+        mark_events(tx, feed)?;
+        return Ok(Source::Events);
+    };
+    let table = Table::find(tx, given)?;
     let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;
     let name = TableName {
-        schema: source.table().schema.clone(),
+        schema: given.schema.clone(),
         name: table.name.clone(),
     };
     let column = |column: &str| column.to_owned();
+    let at = name.clone();
     let (kind, named) = match source {
+        // It has no table, so it was dealt with above.
+        Source::Events => return Ok(Source::Events),
         Source::Captured { .. } => {
             table.check_capture(tx)?;
             capture::install(tx, feed, &table, shard_by, shards)?;
@@ -207,8 +215,8 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
                 params![
                     feed.0,
                     ulids.to_string(),
-                    named.table().schema,
-                    named.table().name,
+                    at.schema,
+                    at.name,
                     columns.shard,
                     columns.ulid
                 ],
@@ -218,7 +226,7 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
         }
     };
     let change_id_column = match &named {
-        Source::Captured { .. } | Source::Ulid { .. } => None,
+        Source::Captured { .. } | Source::Ulid { .. } | Source::Events => None,
         Source::Joined {
             change_id_column, ..
         } => Some(change_id_column),
@@ -230,8 +238,8 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
         params![
             feed.0,
             kind,
-            named.table().schema,
-            named.table().name,
+            at.schema,
+            at.name,
             change_id_column,
             named.shard_by(),
             shards
@@ -241,7 +249,17 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
     Ok(named)
 }
 
-fn list(tx: &Connection) -> Result<Vec<Feed>> {
+/// Says that event triggers write to a feed.
+pub(crate) fn mark_events(tx: &Connection, feed: FeedId) -> Result<()> {
+    tx.execute(
+        "insert into changefeed_event_feed (feed_id) values (?1) on conflict do nothing",
+        [feed.0],
+    )
+    .explained()?;
+    Ok(())
+}
+
+pub(crate) fn list(tx: &Connection) -> Result<Vec<Feed>> {
     let mut shards: BTreeMap<i16, Vec<Shard>> = BTreeMap::new();
     let mut statement = tx
         .prepare_cached(
@@ -280,6 +298,9 @@ fn list(tx: &Connection) -> Result<Vec<Feed>> {
 }
 
 fn source(row: &Row<'_>) -> rusqlite::Result<Option<Source>> {
+    if row.get(10)? {
+        return Ok(Some(Source::Events));
+    }
     let Some(name) = row.get(4)? else {
         return Ok(None);
     };

@@ -1,7 +1,7 @@
 //! What the database says about a table of the application.
 
 use changefeed_core::{Error, Feed, Result, Source, TableName};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
 use crate::{capture, quote, schema};
@@ -28,9 +28,18 @@ pub(crate) struct Table {
     generated: Vec<String>,
     /// The declared type of each column, in their order; empty where there is none.
     types: Vec<String>,
+    /// Whether it is not one of those declared WITHOUT ROWID.
+    has_rowid: bool,
 }
 
-/// A unique index other than the primary key.
+/// Whether the index of the primary key is meant, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Primary {
+    Included,
+    LeftOut,
+}
+
+/// A unique index.
 #[derive(Debug, Clone)]
 pub(crate) struct UniqueIndex {
     /// Columns with the collation the index compares them by.
@@ -69,20 +78,25 @@ impl Table {
                         .optional()
                 })
                 .explained()?,
-            Source::Joined { .. } | Source::Ulid { .. } => None,
+            Source::Joined { .. } | Source::Ulid { .. } | Source::Events => None,
         };
-        let name: String = renamed.unwrap_or_else(|| source.table().name.clone());
+        let Some(given) = source.table() else {
+            return Err(Error::invalid(format!(
+                "feed '{}' holds events of triggers, not the rows of a table",
+                feed.name
+            )));
+        };
+        let name: String = renamed.unwrap_or_else(|| given.name.clone());
         Table::load(connection, &name)?.ok_or_else(|| {
             Error::not_found(format!(
-                "table {} behind feed '{}' no longer exists",
-                source.table(),
+                "table {given} behind feed '{}' no longer exists",
                 feed.name
             ))
             .advise("`changefeed feed drop` removes the feed")
         })
     }
 
-    fn load(connection: &Connection, name: &str) -> Result<Option<Table>> {
+    pub(crate) fn load(connection: &Connection, name: &str) -> Result<Option<Table>> {
         let found: Option<(String, bool, bool)> = connection
             .prepare_cached(
                 "select name, type = 'view', rootpage = 0 from sqlite_master \
@@ -124,6 +138,10 @@ impl Table {
             .map(|c| c.0.clone())
             .collect();
         let types = columns.iter().map(|c| c.3.clone()).collect();
+        let has_rowid: Option<bool> = connection
+            .prepare_cached("select not wr from pragma_table_list(?1) where schema = 'main'")
+            .and_then(|mut s| s.query_row([&name], |row| row.get(0)).optional())
+            .explained()?;
         Ok(Some(Table {
             name,
             shape,
@@ -131,6 +149,7 @@ impl Table {
             key,
             generated,
             types,
+            has_rowid: has_rowid.unwrap_or(true),
         }))
     }
 
@@ -155,13 +174,41 @@ impl Table {
             .map_or_else(String::new, |(_, declared)| declared.to_ascii_uppercase())
     }
 
+    /// What tells one row from another at any moment, as names to be quoted: the rowid, under a
+    /// name that no column has taken, or else the primary key.
+    pub(crate) fn identity(&self) -> Vec<String> {
+        let free = |alias: &&str| !self.columns.iter().any(|c| c.eq_ignore_ascii_case(alias));
+        let rowid = ["rowid", "_rowid_", "oid"].into_iter().find(free);
+        match rowid {
+            Some(rowid) if self.has_rowid => vec![rowid.to_owned()],
+            _ => self.key.clone(),
+        }
+    }
+
     /// Whether a column is computed from others.
     pub(crate) fn is_generated(&self, column: &str) -> bool {
         self.generated.iter().any(|c| c == column)
     }
 
-    /// Checks that changes can be captured from this table.
+    /// Checks that changes can be captured from this table and linked to its rows.
     pub(crate) fn check_capture(&self, connection: &Connection) -> Result<()> {
+        self.check_triggers(connection)?;
+        match self.key.len() {
+            0 => Err(Error::invalid(format!(
+                "table {} has no primary key, so its changes could not be told apart",
+                self.name
+            ))
+            .advise("add a primary key to it")),
+            1..=MAX_KEY => Ok(()),
+            n => Err(Error::invalid(format!(
+                "the primary key of table {} has {n} columns; at most {MAX_KEY} can be captured",
+                self.name
+            ))),
+        }
+    }
+
+    /// Checks that this is a table of the application, which can have triggers.
+    pub(crate) fn check_triggers(&self, connection: &Connection) -> Result<()> {
         let what = match self.shape {
             Shape::Table => None,
             Shape::View => Some("a view"),
@@ -185,18 +232,7 @@ impl Table {
                 self.name
             )));
         }
-        match self.key.len() {
-            0 => Err(Error::invalid(format!(
-                "table {} has no primary key, so its changes could not be told apart",
-                self.name
-            ))
-            .advise("add a primary key to it")),
-            1..=MAX_KEY => Ok(()),
-            n => Err(Error::invalid(format!(
-                "the primary key of table {} has {n} columns; at most {MAX_KEY} can be captured",
-                self.name
-            ))),
-        }
+        Ok(())
     }
 
     /// The name, quoted.
@@ -213,13 +249,18 @@ impl Table {
     }
 
     /// Unique indexes that a REPLACE may go by, without those over expressions, which a trigger
-    /// cannot follow.
-    pub(crate) fn unique_indexes(&self, connection: &Connection) -> Result<Vec<UniqueIndex>> {
+    /// cannot follow. Those of a primary key are among them only where there are no rowids, or
+    /// where the key is not the rowid itself, and only if asked for.
+    pub(crate) fn unique_indexes(
+        &self,
+        connection: &Connection,
+        primary: Primary,
+    ) -> Result<Vec<UniqueIndex>> {
         let mut statement = connection
             .prepare(include_str!("../sql/unique_indexes.sql"))
             .explained()?;
         let indexes: Vec<(String, bool, Option<String>)> = statement
-            .query_map([&self.name], |row| {
+            .query_map(params![self.name, primary == Primary::Included], |row| {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?))
             })
             .and_then(Iterator::collect)
@@ -240,11 +281,6 @@ impl Table {
                 .map(|(name, collation)| name.map(|name| (name, collation)))
                 .collect();
             let Some(columns) = named else {
-                tracing::warn!(
-                    table = self.name,
-                    index,
-                    "rows that a REPLACE removes by this index over an expression are not captured"
-                );
                 continue;
             };
             let filter = sql
@@ -254,6 +290,19 @@ impl Table {
             unique.push(UniqueIndex { columns, filter });
         }
         Ok(unique)
+    }
+
+    /// The unique indexes over expressions.
+    pub(crate) fn expression_indexes(&self, connection: &Connection) -> Result<Vec<String>> {
+        connection
+            .prepare_cached(
+                "select l.name from pragma_index_list(?1, 'main') l \
+                 where l.\"unique\" and exists (select 1 from pragma_index_xinfo(l.name, 'main') c \
+                                                where c.key and c.name is null) \
+                 order by l.name",
+            )
+            .and_then(|mut s| s.query_map([&self.name], |row| row.get(0))?.collect())
+            .explained()
     }
 
     /// Whether a condition can be asked of this table under another name: a trigger that fails

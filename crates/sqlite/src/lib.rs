@@ -40,9 +40,16 @@
 mod backfill;
 mod backlog;
 mod capture;
+mod condition;
 mod connect;
 mod consumers;
 mod error;
+mod event_backfill;
+mod event_capture;
+mod event_follow;
+mod event_log;
+mod event_row;
+mod events;
 mod feeds;
 mod inspect;
 mod leases;
@@ -51,6 +58,7 @@ mod read;
 mod schema;
 mod sweep;
 mod tracking;
+mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
@@ -58,11 +66,12 @@ mod value;
 mod wake;
 mod watches;
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use changefeed_core::{Kind, Result, require_current};
+use changefeed_core::{Kind, Result, TriggerId, require_current};
 use rusqlite::{Connection, Transaction};
 
 pub use consumers::advance_consumer;
@@ -84,6 +93,8 @@ struct Inner {
     waker: Waker,
     /// Whether the schema was found to be the one this program knows.
     current: AtomicBool,
+    /// For each ordered event trigger, an event of the key that was looked at last.
+    walked: Mutex<HashMap<TriggerId, i64>>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -105,6 +116,7 @@ impl SqliteStore {
                 pool,
                 waker,
                 current: AtomicBool::new(false),
+                walked: Mutex::default(),
             }),
         })
     }
@@ -127,6 +139,21 @@ impl SqliteStore {
 
     fn forget_schema(&self) {
         self.inner.current.store(false, Ordering::Release);
+    }
+
+    fn walked(&self, trigger: TriggerId) -> Option<i64> {
+        let walked = self.inner.walked.lock();
+        let walked = walked.unwrap_or_else(PoisonError::into_inner);
+        walked.get(&trigger).copied()
+    }
+
+    fn set_walked(&self, trigger: TriggerId, event: Option<i64>) {
+        let walked = self.inner.walked.lock();
+        let mut walked = walked.unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Some(event) => walked.insert(trigger, event),
+            None => walked.remove(&trigger),
+        };
     }
 
     /// Reads one moment of the database, if its schema is the one we know.

@@ -5,6 +5,11 @@ pub(crate) fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
+/// A text as an SQL literal.
+pub(crate) fn text(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
 /// Fills the `{places}` of a statement, in one pass: what is filled in is never looked at again,
 /// so a table called `{shard}` is just a table. Comment lines are left out, because SQLite would
 /// store them with every trigger.

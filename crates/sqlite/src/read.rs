@@ -1,6 +1,8 @@
 //! Reading pages.
 
-use changefeed_core::{After, Change, Content, Cursor, Error, Feed, Page, Result, ShardId, Source};
+use changefeed_core::{
+    After, Change, Content, Cursor, Error, Feed, Operation, Page, Result, ShardId, Source,
+};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
@@ -102,13 +104,17 @@ pub(crate) fn page(
         if changes.len() == limit {
             break;
         }
-        // Only a row knows the columns of the statement that gave it: SQLite compiles it anew
-        // when the table was altered.
-        let names = names.get_or_insert_with(|| column_names(row, FIXED));
+        let content = if feed.source == Some(Source::Events) {
+            event(row)?
+        } else {
+            // Only a row knows the columns of the statement that gave it: SQLite compiles it anew
+            // when the table was altered.
+            content(row, names.get_or_insert_with(|| column_names(row, FIXED)))?
+        };
         changes.push(Change {
             cursor,
             change_id: Some(row.get(1).explained()?),
-            content: content(row, names)?,
+            content,
         });
     }
     let next = changes
@@ -142,6 +148,17 @@ fn content(row: &Row<'_>, names: &[String]) -> Result<Content> {
     })
 }
 
+fn event(row: &Row<'_>) -> Result<Content> {
+    let Some(op) = row.get::<_, Option<String>>(2).explained()? else {
+        return Ok(Content::Gone);
+    };
+    Ok(Content::Event {
+        op: Operation::from_letter(&op)?,
+        old: value::raw(row, 3)?,
+        new: value::raw(row, 4)?,
+    })
+}
+
 /// The SQL that reads a page of this feed together with its rows, as the table is now.
 fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
     let template = include_str!("../sql/page.sql");
@@ -149,6 +166,18 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
     let Some(source) = &feed.source else {
         return plain();
     };
+    if *source == Source::Events {
+        return Ok(quote::fill(
+            template,
+            &[
+                ("columns", ", e.op, e.old, e.new"),
+                (
+                    "join",
+                    "\n  left join changefeed_event e on e.change_id = n.change_id",
+                ),
+            ],
+        ));
+    }
     let table = Table::behind(tx, feed, source)?;
     let (has_key, has_row, condition) = match source {
         Source::Captured { .. } => {
@@ -176,8 +205,8 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
                 format!("changefeed_row.{column} = n.change_id"),
             )
         }
-        // Its rows themselves are the feed.
-        Source::Ulid { .. } => return plain(),
+        // Its rows themselves are the feed; and events were dealt with above.
+        Source::Ulid { .. } | Source::Events => return plain(),
     };
     let columns = format!(", {has_key}, {has_row}, changefeed_row.*");
     let join = format!(

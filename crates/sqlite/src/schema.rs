@@ -9,7 +9,7 @@ use changefeed_core::{
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::error::Explain;
-use crate::{SqliteStore, capture, quote, tracking};
+use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
 /// Each brings the schema from the version before to its own, which it writes to
 /// `changefeed_schema`.
@@ -91,6 +91,7 @@ impl SchemaStore for SqliteStore {
                     return Ok(());
                 }
                 capture::remove_all(tx)?;
+                event_capture::remove_all(tx)?;
                 tracking::remove_all(tx)?;
                 for (kind, name) in ours(tx)? {
                     // A table takes its own triggers and indexes with it.
@@ -147,6 +148,27 @@ fn use_wal(connection: &Connection) -> Result<()> {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_migration_goes_on_from_the_one_before_with_data_in_it() {
+        let connection = Connection::open_in_memory().unwrap();
+        for (n, sql) in MIGRATIONS.iter().enumerate() {
+            connection.execute_batch(sql).unwrap();
+            let version = i32::try_from(n + 1).unwrap();
+            assert_eq!(state(&connection).unwrap(), SchemaState::At(version));
+            let feed = format!(
+                "insert into changefeed_feed (feed_id, name) values ({n}, 'feed-{n}'); \
+                 insert into changefeed_shard (feed_id, shard) values ({n}, 0); \
+                 insert into changefeed_change (feed_id, shard) values ({n}, 0);"
+            );
+            connection.execute_batch(&feed).unwrap();
         }
     }
 }

@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension};
 
 use crate::capture::{key_columns, pairs};
 use crate::error::Explain;
-use crate::inspect::{Table, UniqueIndex};
+use crate::inspect::{Primary, Table, UniqueIndex};
 use crate::quote::{self, fill};
 
 /// All triggers a watched table has.
@@ -128,7 +128,7 @@ impl Tracked {
         tx.execute_batch(&log).explained()?;
         // Made anew each time: the table may have got other unique keys.
         remove_triggers(tx, self.table_id)?;
-        for sql in self.triggers(&self.table.unique_indexes(tx)?) {
+        for sql in self.triggers(&self.table.unique_indexes(tx, Primary::LeftOut)?) {
             tx.execute_batch(&sql).explained()?;
         }
         // Compiling a write compiles the triggers with it. What is wrong with them must show here

@@ -13,11 +13,30 @@ use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::error::Explain;
+
 /// The columns of a row from the given one on, as a JSON object.
 pub(crate) fn to_json(row: &Row<'_>, names: &[String], from: usize) -> Result<Box<RawValue>> {
     to_raw_value(&Columns { row, names, from }).map_err(|error| {
         Error::new(Kind::Database, "a row could not be written as JSON").caused_by(error)
     })
+}
+
+/// JSON that a trigger of ours wrote, in this column. Bytes that are not UTF-8 were in a text of
+/// the application, see above.
+pub(crate) fn raw(row: &Row<'_>, column: usize) -> Result<Option<Box<RawValue>>> {
+    let bytes = match row.get_ref(column).explained()? {
+        ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
+        ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => return Ok(None),
+    };
+    let text = String::from_utf8_lossy(bytes);
+    // Whatever it is, it must not keep others from being read: what is no JSON becomes a text.
+    RawValue::from_string(text.clone().into_owned())
+        .or_else(|_| to_raw_value(&text))
+        .map(Some)
+        .map_err(|error| {
+            Error::new(Kind::Database, "an event could not be read as JSON").caused_by(error)
+        })
 }
 
 struct Columns<'a> {

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, CHANGES_PER_WORKER, Error, Kind, Operation, Outcome, Parked, Result, Settled, TableName,
-    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
-    suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchStore, suggested_workers,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -74,7 +74,7 @@ impl WatchStore for SqliteStore {
         &self,
         watch: &Watch,
         batch: &Batch,
-        outcome: &Outcome,
+        outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let (watch, batch) = (watch.clone(), without_changes(batch));
@@ -366,7 +366,7 @@ fn parked(tx: &Connection, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
     while let Some(row) = rows.next().explained()? {
         found.push(Parked {
             key: value::to_json(row, &tracked.table.key, 5)?,
-            operation: Operation::from_number(row.get(0).explained()?)?,
+            operation: RowOperation::from_number(row.get(0).explained()?)?,
             version: row.get(1).explained()?,
             attempts: row.get(2).explained()?,
             error: row.get(3).explained()?,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, Operation, Outcome, Store, TableName, Take, Watch, WatchFrom, WatchSettings, WatchSpec,
+    Batch, BatchOutcome, RowOperation, Store, TableName, Take, Watch, WatchFrom, WatchSettings,
+    WatchSpec,
 };
 use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use serde_json::Value;
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 use crate::backend::{Backend, Session};
 
 /// A change as a test compares it.
-pub type Seen = (Operation, Value);
+pub type Seen = (RowOperation, Value);
 
 /// Settings with times that a test can wait for.
 pub fn quick() -> WatchSettings {
@@ -78,7 +79,7 @@ impl Scene {
     }
 
     /// Says what became of a batch; returns for how many rows that was taken.
-    pub async fn settle(&self, batch: &Batch, outcome: Outcome) -> u64 {
+    pub async fn settle(&self, batch: &Batch, outcome: BatchOutcome) -> u64 {
         self.store
             .settle(&self.watch, batch, &outcome, &quick())
             .await
@@ -106,7 +107,9 @@ pub async fn take_all(
     let mut all = Vec::new();
     while let Some(batch) = take(store, watch, "me", settings).await {
         all.push(seen(&batch));
-        let settled = store.settle(watch, &batch, &Outcome::Done, settings).await;
+        let settled = store
+            .settle(watch, &batch, &BatchOutcome::Done, settings)
+            .await;
         assert_eq!(settled.unwrap().rows, batch.changes.len() as u64);
     }
     all
@@ -133,8 +136,8 @@ pub fn ids(batch: &Batch) -> Vec<i64> {
 }
 
 /// A failure.
-pub fn failed(error: &str) -> Outcome {
-    Outcome::Failed {
+pub fn failed(error: &str) -> BatchOutcome {
+    BatchOutcome::Failed {
         error: error.to_owned(),
     }
 }
@@ -182,7 +185,7 @@ impl Copying {
                 change.version
             );
             copy.changes += 1;
-            if operation == Operation::Delete {
+            if operation == RowOperation::Delete {
                 assert_eq!(item.as_object().unwrap().len(), 1, "only the key");
                 copy.rows.remove(&id);
             } else {

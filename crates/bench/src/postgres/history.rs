@@ -46,7 +46,7 @@ pub(super) async fn measure(
             "page of 1,000 with 1 million numbered, against 100,000",
         )
     };
-    let most = Budget::at_most(1.5);
+    let most = Some(Budget::at_most(1.5));
     findings.add(Measure::medians(
         sweep,
         "ms",

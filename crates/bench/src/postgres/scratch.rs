@@ -7,6 +7,7 @@ use changefeed::postgres::PostgresStore;
 use changefeed::{Changefeed, Error, FeedHandle, FeedName, Kind, NewFeed, Result, SweepGroup};
 
 use super::session::{Session, Target, db};
+use crate::machine;
 use crate::sweeping::OWNER;
 
 /// The name of the scratch feed.
@@ -162,6 +163,23 @@ impl Scratch {
                 )
             })
             .collect())
+    }
+
+    /// The server's processes that work for whoever has this name, except for the one of `admin`;
+    /// `None` where they are not visible from here.
+    pub(crate) async fn server_processes(&self, name: &str) -> Result<Option<Vec<String>>> {
+        let rows = self
+            .admin
+            .query(
+                "select pid from pg_stat_activity where application_name = $1 \
+                 and pid <> pg_backend_pid()",
+                &[&name],
+            )
+            .await
+            .map_err(db)?;
+        let processes: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        let visible = processes.iter().all(|pid| machine::is_server_process(*pid));
+        Ok(visible.then(|| processes.iter().map(ToString::to_string).collect()))
     }
 
     /// Runs statements that return nothing.

@@ -105,7 +105,7 @@ fn without_verify(url: &str) -> String {
 }
 
 /// The URL with a parameter set to a value that needs no escaping.
-fn with_parameter(url: &str, name: &str, value: &str) -> String {
+pub(crate) fn with_parameter(url: &str, name: &str, value: &str) -> String {
     let (base, query) = url.split_once('?').unwrap_or((url, ""));
     let mut parameters: Vec<String> = query
         .split('&')

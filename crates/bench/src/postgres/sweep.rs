@@ -104,7 +104,7 @@ async fn small_sweeps(
         "sweeps/s",
         &last,
         &first,
-        Budget::at_least(0.6),
+        Some(Budget::at_least(0.6)),
     ));
     Ok(())
 }

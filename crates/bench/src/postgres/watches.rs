@@ -267,7 +267,7 @@ async fn history(scene: &Scene<'_>, scale: &Scale, findings: &mut Findings<'_>) 
             "poll that finds 10 rows, 1 million processed, against 10,000",
         )
     };
-    let most = Budget::at_most(1.3);
+    let most = Some(Budget::at_most(1.3));
     findings.add(Measure::medians(empty, "ms", &long.0, &short.0, most));
     findings.add(Measure::medians(small, "ms", &long.1, &short.1, most));
     Ok(())

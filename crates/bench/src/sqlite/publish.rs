@@ -81,7 +81,7 @@ fn write_ours(connection: &mut Connection, feed_id: i16) -> rusqlite::Result<()>
 }
 
 /// Writes for a while; transactions per second.
-fn write(
+pub(super) fn write(
     connection: &mut Connection,
     length: Duration,
     mut transaction: impl FnMut(&mut Connection) -> rusqlite::Result<()>,

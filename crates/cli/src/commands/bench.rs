@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed::{Backend, Result};
+use changefeed::{Backend, Error, Kind, Result};
 use changefeed_bench::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -20,6 +20,12 @@ pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()
     let report = match args {
         Bench::Feeds { quick } => {
             changefeed_bench::feeds(database, Options { quick }, tell).await?
+        }
+        Bench::Events { quick } => {
+            let program = std::env::current_exe().map_err(|e| {
+                Error::new(Kind::Unavailable, "this program does not find itself").caused_by(e)
+            })?;
+            changefeed_bench::events(database, &program, Options { quick }, tell).await?
         }
         Bench::Ulids { quick } => {
             changefeed_bench::ulids(database, Options { quick }, tell).await?

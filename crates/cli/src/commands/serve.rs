@@ -7,6 +7,7 @@ use changefeed::{CancellationToken, Changefeed, Remedy, Result, SweepGroup, requ
 use tokio::task::JoinHandle;
 
 use crate::args::Serve;
+use crate::commands::deliver::deliver;
 use crate::commands::watch;
 use crate::connect;
 use crate::output::Out;
@@ -29,10 +30,28 @@ pub(crate) async fn run(
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     out.say("serving; Ctrl-C stops")?;
-    tokio::try_join!(
-        sweep_all(&db, shutdown.clone()),
-        watch::serve(&db, args.allow_exec, shutdown),
-    )?;
+    // Whichever ends first with an error ends the others.
+    let stop = shutdown.child_token();
+    let (swept, delivered, watched) = tokio::join!(
+        async {
+            let ended = sweep_all(&db, stop.clone()).await;
+            stop.cancel();
+            ended
+        },
+        async {
+            let ended = deliver(&db, &args.deliver, stop.clone()).await;
+            stop.cancel();
+            ended
+        },
+        async {
+            let ended = watch::serve(&db, &args, stop.clone()).await;
+            stop.cancel();
+            ended
+        }
+    );
+    swept?;
+    delivered?;
+    watched?;
     out.say("stopped")
 }
 

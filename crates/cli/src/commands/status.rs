@@ -43,6 +43,7 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     let consumers = db.consumers().await?;
     let holders = db.lease_holders().await?;
     let incidents = db.incidents().await?;
+    let triggers = db.trigger_states().await?;
     let watches = watch::statuses(&db).await?;
 
     if out.is_json() {
@@ -69,6 +70,12 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
         for value in &holders {
             out.object(&Tagged {
                 kind: "lease",
+                value,
+            })?;
+        }
+        for value in &triggers {
+            out.object(&Tagged {
+                kind: "trigger",
                 value,
             })?;
         }
@@ -101,6 +108,25 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     if !consumers.is_empty() {
         out.line("")?;
         consumer::table(&consumers, out)?;
+    }
+    if !triggers.is_empty() {
+        out.line("")?;
+        let rows = triggers
+            .iter()
+            .map(|t| {
+                vec![
+                    t.trigger.to_string(),
+                    t.pending.to_string(),
+                    t.in_flight.to_string(),
+                    t.dead.to_string(),
+                    t.overdue_ms.map_or_else(String::new, human_ms),
+                ]
+            })
+            .collect();
+        out.table(
+            &["TRIGGER", "PENDING", "IN FLIGHT", "GIVEN UP", "OVERDUE"],
+            rows,
+        )?;
     }
     if !watches.is_empty() {
         out.line("")?;

@@ -8,6 +8,7 @@ pub(crate) use run::{function_of, serve};
 
 use changefeed::{
     Changefeed, Result, Watch as Definition, WatchDefinition, WatchName, WatchSpec, WatchStatus,
+    WebhookOptions,
 };
 use serde::Serialize;
 
@@ -52,7 +53,12 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
     }
     let definition = definition(&args.target, &args.settings);
     definition.settings().validate()?;
-    function_of(&definition)?;
+    // The secret is looked up where the watch runs.
+    let checked = WatchDefinition {
+        secret_env: None,
+        ..definition.clone()
+    };
+    function_of(&args.name, &checked, WebhookOptions::default())?;
     let spec = WatchSpec {
         name: args.name,
         table: db.table(&args.table)?,

@@ -1,8 +1,9 @@
 -- Columns in order, with their type as SQL, their place in the primary key, the type beneath a
--- domain, and whether that is one of the server's own.
+-- domain, whether that is one of the server's own, and their number.
 select a.attname::text, format_type(a.atttypid, a.atttypmod),
        array_position(x.indkey::smallint[], a.attnum)::integer,
-       format_type(base.oid, null), base.typnamespace = 'pg_catalog'::regnamespace
+       format_type(base.oid, null), base.typnamespace = 'pg_catalog'::regnamespace,
+       a.attnum
 from pg_attribute a
 cross join lateral (
     with recursive beneath as (

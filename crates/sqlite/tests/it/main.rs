@@ -10,6 +10,12 @@
 mod backfill;
 mod capture;
 mod consumers;
+mod event_admin;
+mod event_alter;
+mod event_capture;
+mod event_delivery;
+mod event_replace;
+mod event_support;
 mod leases;
 mod open;
 mod publish;

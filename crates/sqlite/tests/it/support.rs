@@ -172,6 +172,7 @@ pub(crate) fn content(content: &Content) -> String {
         Content::Unknown => "unknown".to_owned(),
         Content::Gone => "gone".to_owned(),
         Content::Row(row) => row.get().to_owned(),
+        Content::Event { op, .. } => op.as_str().to_owned(),
     }
 }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use changefeed_core::{Batch, Operation, Outcome, WatchSettings};
+use changefeed_core::{Batch, BatchOutcome, RowOperation, WatchSettings};
 use changefeed_engine::WatchFunction;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use Operation::{Delete, Insert, Update};
+use RowOperation::{Delete, Insert, Update};
 
 use crate::backend::{Backend, eventually_true};
 use crate::eventually;
@@ -60,8 +60,8 @@ pub async fn promise_9_a_leased_row_is_nobody_elses(backend: Arc<dyn Backend>) {
         scene.watch.leases_table, held.generation
     );
     assert_eq!(scene.app.number(&lease).await, 2);
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 2);
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 0, "once");
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 2);
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 0, "once");
 }
 
 /// Neither its success nor its failure nor its renewal.
@@ -78,11 +78,11 @@ pub async fn promise_9_an_expired_lease_changes_hands_and_the_late_one_is_ignore
     assert!(taken.generation > lost.generation);
     let renewed = scene.store.renew(&scene.watch, &lost, long().lease).await;
     assert_eq!(renewed.unwrap(), 0);
-    assert_eq!(scene.settle(&lost, Outcome::Done).await, 0);
+    assert_eq!(scene.settle(&lost, BatchOutcome::Done).await, 0);
     assert_eq!(scene.settle(&lost, failed("late")).await, 0);
-    assert_eq!(scene.settle(&lost, Outcome::Released).await, 0);
+    assert_eq!(scene.settle(&lost, BatchOutcome::Released).await, 0);
     assert!(scene.take("a", &brief()).await.is_none(), "still b's");
-    assert_eq!(scene.settle(&taken, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&taken, BatchOutcome::Done).await, 1);
     assert!(scene.take("a", &brief()).await.is_none());
 }
 
@@ -100,7 +100,7 @@ pub async fn promise_10_a_newer_change_of_a_row_in_process_comes_after_it(
     assert!(scene.take("b", &long()).await.is_none(), "in process");
     app.run("update orders set note = 'c' where id = 1").await;
     assert!(scene.take("b", &long()).await.is_none());
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 3);
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 3);
     let newer = scene.take("b", &long()).await.unwrap();
     assert_eq!(newer.attempt, 1);
     let mut changes = seen(&newer);
@@ -115,7 +115,7 @@ pub async fn promise_10_a_newer_change_of_a_row_in_process_comes_after_it(
     // What is deleted while a delete is in process, and comes back, is an insert.
     app.run("insert into orders values (2, 'again')").await;
     assert!(scene.take("c", &long()).await.is_none());
-    scene.settle(&newer, Outcome::Done).await;
+    scene.settle(&newer, BatchOutcome::Done).await;
     assert_eq!(
         scene.all(100).await,
         [[(Insert, json!({"id": 2, "note": "again"}))]]
@@ -132,7 +132,7 @@ pub async fn a_renewed_lease_lasts(backend: Arc<dyn Backend>) {
     scene.app.run("update orders set note = 'b'").await;
     tokio::time::sleep(brief().lease * 2).await;
     assert!(scene.take("b", &brief()).await.is_none());
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 1);
 }
 
 /// After the polling interval by the one, after the lease by the others.
@@ -162,7 +162,7 @@ pub async fn a_failed_batch_is_tried_again_by_its_holder_and_later_by_others(
         "a",
         "as it was when it was taken"
     );
-    assert_eq!(scene.settle(&third, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&third, BatchOutcome::Done).await, 1);
     assert_eq!(scene.all(100).await.concat().len(), 1);
 }
 
@@ -197,7 +197,7 @@ pub async fn one_bad_row_is_parked_alone(backend: Arc<dyn Backend>) {
                 scene.settle(&batch, failed("42 is bad")).await;
             } else {
                 good.extend(ids);
-                scene.settle(&batch, Outcome::Done).await;
+                scene.settle(&batch, BatchOutcome::Done).await;
             }
         }
         let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
@@ -273,12 +273,12 @@ pub async fn parked_changes_come_back_by_retry_or_by_a_newer_change(backend: Arc
         "the function was never handed them"
     );
     assert_eq!(newer.attempt, 1);
-    scene.settle(&newer, Outcome::Done).await;
+    scene.settle(&newer, BatchOutcome::Done).await;
     assert_eq!(scene.store.retry_parked(&scene.watch).await.unwrap(), 1);
     assert_eq!(scene.store.retry_parked(&scene.watch).await.unwrap(), 0);
     let again = scene.take("a", &long()).await.unwrap();
     assert_eq!((again.attempt, ids(&again)), (1, vec![1]));
-    assert_eq!(scene.settle(&again, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&again, BatchOutcome::Done).await, 1);
     let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
     assert_eq!((status.unprocessed, status.parked), (0, 0));
     assert_eq!(status.last_error, None);
@@ -317,13 +317,13 @@ pub async fn a_released_batch_is_as_if_it_had_not_been_taken(backend: Arc<dyn Ba
         .run("insert into orders values (1, 'a'), (2, 'a')")
         .await;
     let batch = scene.take("a", &long()).await.unwrap();
-    assert_eq!(scene.settle(&batch, Outcome::Released).await, 2);
+    assert_eq!(scene.settle(&batch, BatchOutcome::Released).await, 2);
     let other = scene.backend.store().await;
     let again = take(&*other, &scene.watch, "b", &long()).await.unwrap();
     assert_eq!((again.attempt, ids(&again)), (1, vec![1, 2]));
     // Also for the store that has released it.
     other
-        .settle(&scene.watch, &again, &Outcome::Released, &long())
+        .settle(&scene.watch, &again, &BatchOutcome::Released, &long())
         .await
         .unwrap();
     let again = next(&scene, "a", &long()).await;
@@ -335,12 +335,12 @@ pub async fn a_lease_that_came_back_has_another_generation(backend: Arc<dyn Back
     let scene = Scene::new(backend).await;
     scene.app.run("insert into orders values (1, 'a')").await;
     let first = scene.take("a", &long()).await.unwrap();
-    scene.settle(&first, Outcome::Released).await;
+    scene.settle(&first, BatchOutcome::Released).await;
     let second = next(&scene, "a", &long()).await;
     assert_eq!(second.versions, first.versions);
     assert_eq!(second.attempt, first.attempt);
-    assert_eq!(scene.settle(&first, Outcome::Done).await, 0);
-    assert_eq!(scene.settle(&second, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&first, BatchOutcome::Done).await, 0);
+    assert_eq!(scene.settle(&second, BatchOutcome::Done).await, 1);
 }
 
 /// A function whose calls are told to a test, and end when it says so.

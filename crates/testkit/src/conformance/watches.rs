@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use changefeed_core::{
-    CHANGES_PER_WORKER, Kind, Operation, Outcome, TableName, WatchFrom, WatchSpec,
+    BatchOutcome, CHANGES_PER_WORKER, Kind, RowOperation, TableName, WatchFrom, WatchSpec,
 };
 use serde_json::json;
 
-use Operation::{Delete, Insert, Update};
+use RowOperation::{Delete, Insert, Update};
 
 use crate::backend::Backend;
 use crate::watching::{Scene, ids, quick, seen, spec, take, take_all};
@@ -227,7 +227,7 @@ pub async fn several_functions_watch_one_table_independently(backend: Arc<dyn Ba
         take_all(&*scene.store, &g, &quick()).await,
         [[(Update, json!({"id": 1, "note": "b"}))]]
     );
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 1);
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 1);
     assert_eq!(
         scene.all(100).await,
         [[(Update, json!({"id": 1, "note": "b"}))]]
@@ -333,7 +333,7 @@ pub async fn a_function_can_be_reset(backend: Arc<dyn Backend>) {
     scene.app.run("update orders set note = 'b'").await;
     let held = scene.take("me", &quick()).await.unwrap();
     reset(WatchFrom::Beginning).await;
-    assert_eq!(scene.settle(&held, Outcome::Done).await, 0);
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 0);
     assert_eq!(scene.all(100).await.concat().len(), 1);
     assert_eq!(
         take_all(&*scene.store, &g, &quick()).await.concat().len(),
@@ -437,7 +437,10 @@ pub async fn what_cannot_be_watched_is_refused_in_one_sentence(backend: Arc<dyn 
     let elsewhere = refused("f", "fine").await;
     assert_eq!(elsewhere.kind(), Kind::AlreadyExists);
     assert_eq!(elsewhere.message().split(' ').next_back(), Some("already"));
-    assert_eq!(scene.store.watches().await.unwrap(), [scene.watch.clone()]);
+    assert_eq!(
+        scene.store.watches().await.unwrap(),
+        std::slice::from_ref(&scene.watch)
+    );
     // Only the key shares a table with our columns.
     let fine = scene.store.open_watch(&spec("fine", "fine")).await.unwrap();
     scene.app.run("insert into fine values (1, 'me')").await;
@@ -507,7 +510,7 @@ pub async fn keys_of_every_kind(backend: Arc<dyn Backend>) {
             .run(&format!("update {table} set {changed}"))
             .await;
         let updated = take().await;
-        let operations: Vec<Operation> = updated.iter().map(|(o, _)| *o).collect();
+        let operations: Vec<RowOperation> = updated.iter().map(|(o, _)| *o).collect();
         if table == "pairs" {
             assert_eq!(operations, [Delete, Insert]);
             assert_eq!(updated[0].1, json!({"b": "it's \"x\"", "a": 1}));
@@ -654,7 +657,7 @@ pub async fn the_backlog_is_counted_and_shown_in_one_row(backend: Arc<dyn Backen
     assert_eq!(seen(&batch).len(), 100);
     // Without a row of the state table for it: the table is a courtesy.
     assert!(during.idle_ms.is_some_and(|ms| ms < 10_000));
-    scene.settle(&batch, Outcome::Done).await;
+    scene.settle(&batch, BatchOutcome::Done).await;
     assert_eq!(status().await.unprocessed, n - 100);
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    After, Cursor, DEFAULT_START, FeedStore, Migration, SchemaState, SchemaStore, ShardId, Source,
-    Store, SweepGroup, TableName, Ulid, UlidOptions, WakeStore,
+    After, Cursor, DEFAULT_START, FeedStore, Migration, SCHEMA_VERSION, SchemaState, SchemaStore,
+    ShardId, Source, Store, SweepGroup, TableName, Ulid, UlidOptions, WakeStore,
 };
 use changefeed_engine::{Follow, follow};
 use changefeed_postgres::PostgresStore;
@@ -288,8 +288,20 @@ fn a_schema_of_version_1_is_upgraded_with_its_data() {
                 .is_some_and(|a| a.contains("changefeed migrate")),
             "{refused:?}"
         );
-        assert_eq!(store.migrate().await.unwrap(), Migration { from: 1, to: 2 });
-        assert_eq!(store.migrate().await.unwrap(), Migration { from: 2, to: 2 });
+        assert_eq!(
+            store.migrate().await.unwrap(),
+            Migration {
+                from: 1,
+                to: SCHEMA_VERSION
+            }
+        );
+        assert_eq!(
+            store.migrate().await.unwrap(),
+            Migration {
+                from: SCHEMA_VERSION,
+                to: SCHEMA_VERSION
+            }
+        );
         let feeds = store.feeds().await.unwrap();
         settle(&store, SweepGroup(0)).await;
         assert_eq!(

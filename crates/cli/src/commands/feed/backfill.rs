@@ -1,18 +1,13 @@
 //! `changefeed feed backfill`
 
 use changefeed::{Changefeed, Result};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::BackfillFeed;
-use crate::output::Out;
+use crate::output::{Out, progress_bar};
 
 pub(super) async fn run(db: &Changefeed, args: BackfillFeed, out: &mut Out) -> Result<()> {
     let feed = db.feed(args.name.as_str()).await?;
-    let bar = if out.is_terminal() {
-        bar()
-    } else {
-        ProgressBar::hidden()
-    };
+    let bar = progress_bar(out);
     let mut added = 0;
     let last = loop {
         let step = feed.backfill(args.batch).await?;
@@ -36,12 +31,4 @@ pub(super) async fn run(db: &Changefeed, args: BackfillFeed, out: &mut Out) -> R
     out.line(format!(
         "{added} rows backfilled; read them with --after first"
     ))
-}
-
-fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template(
-        "{bar:40} {human_pos}/{human_len} rows  {per_sec}  {eta} left",
-    )
-    .unwrap_or_else(|_| ProgressStyle::default_bar());
-    ProgressBar::new(0).with_style(style)
 }

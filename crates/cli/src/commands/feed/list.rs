@@ -25,6 +25,7 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
                 }) => {
                     format!("rows in {table} by {change_id_column}")
                 }
+                Some(Source::Events) => "events of triggers".to_owned(),
                 Some(Source::Ulid {
                     table, ulid_column, ..
                 }) => {

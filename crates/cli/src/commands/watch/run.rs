@@ -5,13 +5,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use changefeed::{
-    Batch, CancellationToken, Changefeed, Error, Exec, Kind, Remedy, Result, WatchDefinition,
-    WatchFunction, WatchName, WatchSpec, Watcher, batch_json, require_current,
+    Batch, CancellationToken, Changefeed, Error, Exec, Kind, PostBatches, Remedy, Result,
+    WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient, WebhookOptions,
+    batch_json, require_current,
 };
 use tokio::task::JoinHandle;
 
 use super::definition;
-use crate::args::WatchRun;
+use crate::args::{Serve, WatchRun};
 use crate::commands::serve::instance;
 use crate::output::Out;
 use crate::signals;
@@ -32,7 +33,7 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     let settings = args.settings.settings();
     settings.validate()?;
     let definition = definition(&args.target, &args.settings);
-    let function = function_of(&definition)?;
+    let function = function_of(&name, &definition, WebhookOptions::default())?;
     let spec = WatchSpec {
         name,
         table: db.table(&table)?,
@@ -62,12 +63,16 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
 }
 
 /// What a definition wants to be done; nothing if it wants nothing.
-pub(crate) fn function_of(definition: &WatchDefinition) -> Result<Option<Box<dyn WatchFunction>>> {
+pub(crate) fn function_of(
+    name: &WatchName,
+    definition: &WatchDefinition,
+    webhooks: WebhookOptions,
+) -> Result<Option<Box<dyn WatchFunction>>> {
     if definition.webhook.is_some() {
-        return Err(
-            Error::new(Kind::Unsupported, "watches cannot post to webhooks yet")
-                .advise("use --exec COMMAND"),
-        );
+        let client = WebhookClient::new(webhooks)?;
+        let environment = |variable: &str| std::env::var(variable).ok();
+        let post = PostBatches::prepare(client, name, definition, &environment)?;
+        return Ok(Some(Box::new(post)));
     }
     Ok(definition.exec.as_ref().map(|command| {
         let exec = Exec::new(command, definition.with_version);
@@ -109,9 +114,16 @@ impl WatchFunction for Print<'_> {
 /// Runs every watch that is defined in the database, until told to stop.
 pub(crate) async fn serve(
     db: &Changefeed,
-    allow_exec: bool,
+    args: &Serve,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    let terms = Terms {
+        allow_exec: args.allow_exec,
+        webhooks: WebhookOptions {
+            allow_private_addresses: !args.deliver.refuse_private_addresses,
+            ..WebhookOptions::default()
+        },
+    };
     let mut running: BTreeMap<WatchName, Running> = BTreeMap::new();
     loop {
         match db.store().watches().await {
@@ -135,7 +147,7 @@ pub(crate) async fn serve(
                             db.clone(),
                             watch,
                             definition.clone(),
-                            allow_exec,
+                            terms.clone(),
                             stop.clone(),
                         ));
                         Running {
@@ -162,6 +174,13 @@ pub(crate) async fn serve(
     Ok(())
 }
 
+/// What watches may do here.
+#[derive(Clone)]
+struct Terms {
+    allow_exec: bool,
+    webhooks: WebhookOptions,
+}
+
 struct Running {
     definition: WatchDefinition,
     stop: CancellationToken,
@@ -174,19 +193,19 @@ async fn run_defined(
     db: Changefeed,
     watch: changefeed::Watch,
     definition: WatchDefinition,
-    allow_exec: bool,
+    terms: Terms,
     stop: CancellationToken,
 ) {
     let name = watch.name.clone();
     let ended = async {
-        if definition.exec.is_some() && !allow_exec {
+        if definition.exec.is_some() && !terms.allow_exec {
             // Whoever may write to the database would otherwise run commands here.
             return Err(
                 Error::new(Kind::Permission, "commands of watches are not run here")
                     .advise("start `changefeed serve --allow-exec`"),
             );
         }
-        let Some(function) = function_of(&definition)? else {
+        let Some(function) = function_of(&watch.name, &definition, terms.webhooks)? else {
             return Ok(());
         };
         let spec = WatchSpec {

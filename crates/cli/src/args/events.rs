@@ -1,0 +1,349 @@
+//! Event triggers, events, and their delivery.
+
+use std::time::{Duration, SystemTime};
+
+use changefeed::{EventId, FeedName, Format, TriggerName};
+use clap::{Subcommand, ValueEnum};
+
+use super::{batch_size, duration, page_size};
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Trigger {
+    /// Create an event trigger
+    Create(Box<CreateTrigger>),
+    /// List the event triggers
+    List,
+    /// Show an event trigger
+    Show {
+        /// The trigger
+        name: TriggerName,
+    },
+    /// Stop deliveries; changes are captured all the same
+    Pause {
+        /// The trigger
+        name: TriggerName,
+        /// Why, for whoever finds it paused
+        #[arg(long, default_value = "by hand")]
+        reason: String,
+    },
+    /// Go on with deliveries
+    Resume {
+        /// The trigger
+        name: TriggerName,
+    },
+    /// Send an event by hand
+    Invoke {
+        /// The trigger; it must have been created with --manual
+        name: TriggerName,
+        /// What the event carries as 'new', as JSON
+        #[arg(long, default_value = "{}")]
+        payload: String,
+    },
+    /// Send the rows that are there already, as events
+    Backfill {
+        /// The trigger
+        name: TriggerName,
+        /// Rows per transaction
+        #[arg(long, default_value_t = 1000, value_parser = batch_size)]
+        batch: usize,
+    },
+    /// Remove an event trigger; its events stay in the log
+    Drop {
+        /// The trigger
+        name: TriggerName,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("target").required(true).args(["webhook", "webhook_env", "in_process"]))]
+pub(crate) struct CreateTrigger {
+    /// The trigger's name: a letter, then letters, digits, '_' and '-'
+    pub(crate) name: TriggerName,
+    /// The table whose changes become events
+    #[arg(long)]
+    pub(crate) table: String,
+    /// Inserted rows [all three operations unless one is named]
+    #[arg(long)]
+    pub(crate) insert: bool,
+    /// Updated rows; with columns, only updates that change one of them
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = false, value_delimiter = ',')]
+    pub(crate) update: Option<Vec<String>>,
+    /// Deleted rows
+    #[arg(long)]
+    pub(crate) delete: bool,
+    /// Allow events by hand: `trigger invoke`
+    #[arg(long)]
+    pub(crate) manual: bool,
+    /// The columns that an event carries [default: all]
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    pub(crate) payload: Option<Vec<String>>,
+    /// A SQL condition over old and new, for example "new.status = 'paid'"
+    #[arg(long, value_name = "SQL")]
+    pub(crate) when: Option<String>,
+    /// Where the events go
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook: Option<String>,
+    /// The environment variable that holds the URL, where the events are delivered
+    #[arg(long, value_name = "VAR")]
+    pub(crate) webhook_env: Option<String>,
+    /// No webhook: a program that uses the library handles the events
+    #[arg(long)]
+    pub(crate) in_process: bool,
+    /// A header of every request
+    #[arg(long, value_name = "K=V")]
+    pub(crate) header: Vec<String>,
+    /// A header whose value is in an environment variable
+    #[arg(long, value_name = "K=VAR")]
+    pub(crate) header_env: Vec<String>,
+    /// The environment variable with the secret that signs requests (whsec_…); twice while it is
+    /// exchanged for another
+    #[arg(long, value_name = "VAR")]
+    pub(crate) secret_env: Vec<String>,
+    /// How requests are written
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: FormatArg,
+    /// How many more attempts after a first one that failed
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) retries: u32,
+    /// The wait before the next attempt
+    #[arg(long, value_name = "S", default_value = "10s", value_parser = seconds)]
+    pub(crate) interval: Duration,
+    /// How long an attempt may take
+    #[arg(long, value_name = "S", default_value = "60s", value_parser = seconds)]
+    pub(crate) timeout: Duration,
+    /// Double the wait after every attempt up to this, with some chance in it
+    #[arg(long, value_name = "CAP", value_parser = seconds)]
+    pub(crate) backoff: Option<Duration>,
+    /// Statuses after which there is no other attempt
+    #[arg(long, value_name = "STATUSES", value_delimiter = ',')]
+    pub(crate) final_status: Vec<u16>,
+    /// The longest wait that a receiver may ask for
+    #[arg(long, value_name = "S", default_value = "1h", value_parser = seconds)]
+    pub(crate) max_retry_after: Duration,
+    /// Requests at the same time from one instance [default: 100]
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency: Option<u32>,
+    /// Requests at the same time from all instances together
+    #[arg(long, value_name = "N")]
+    pub(crate) concurrency_overall: Option<u32>,
+    /// Deliver events of one key one after the other: the primary key, or this column
+    #[arg(long, value_name = "COLUMN", num_args = 0..=1)]
+    pub(crate) in_order: Option<Option<String>>,
+    /// A feed that every event also enters; created if there is none
+    #[arg(long)]
+    pub(crate) feed: Option<FeedName>,
+    /// The column that decides the shard of that feed
+    #[arg(long, value_name = "COLUMN", requires = "feed")]
+    pub(crate) shard_by: Option<String>,
+    /// Remove delivered events after this time
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) clean_up_after: Option<Duration>,
+    /// Remove also those that were given up
+    #[arg(long, requires = "clean_up_after")]
+    pub(crate) clean_up_dead_letters: bool,
+    /// Change the trigger if there is one of this name
+    #[arg(long)]
+    pub(crate) replace: bool,
+    /// Begin paused
+    #[arg(long)]
+    pub(crate) paused: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// The body of Hasura's event triggers
+    #[default]
+    Hasura,
+    /// CloudEvents 1.0, everything in the body
+    Cloudevents,
+    /// CloudEvents 1.0, attributes in headers
+    CloudeventsBinary,
+}
+
+impl From<FormatArg> for Format {
+    fn from(format: FormatArg) -> Self {
+        match format {
+            FormatArg::Hasura => Format::Hasura,
+            FormatArg::Cloudevents => Format::Cloudevents,
+            FormatArg::CloudeventsBinary => Format::CloudeventsBinary,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Event {
+    /// List events, newest first
+    List(ListEvents),
+    /// Show an event with every attempt
+    Show {
+        /// The event
+        id: EventId,
+    },
+    /// Deliver events again, from the first attempt on
+    Redeliver(Redeliver),
+    /// Remove old events that were delivered
+    Cleanup(Cleanup),
+}
+
+/// Which events.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Which {
+    /// Of this trigger
+    #[arg(long, value_name = "NAME")]
+    pub(crate) trigger: Option<TriggerName>,
+    /// In this state
+    #[arg(long, value_enum)]
+    pub(crate) status: Option<StatusArg>,
+    /// Captured since: a time, or how long ago
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) since: Option<SystemTime>,
+    /// Captured before: a time, or how long ago
+    #[arg(long, value_name = "TIME", value_parser = moment)]
+    pub(crate) until: Option<SystemTime>,
+    /// Whose last attempt was answered with this status
+    #[arg(long, value_name = "STATUS")]
+    pub(crate) http_status: Option<u16>,
+    /// Whose last attempt failed with an error that contains this
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) error: Option<String>,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ListEvents {
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// How many at most
+    #[arg(long, default_value_t = 100, value_parser = page_size)]
+    pub(crate) limit: usize,
+    /// Older than this event
+    #[arg(long, value_name = "CHANGE_ID")]
+    pub(crate) before: Option<i64>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
+          .args(["id", "trigger", "status", "since", "until", "http_status", "error"]))]
+pub(crate) struct Redeliver {
+    /// The event
+    #[arg(conflicts_with_all = ["trigger", "status", "since", "until", "http_status", "error"])]
+    pub(crate) id: Option<EventId>,
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Cleanup {
+    /// Remove events that are older than this
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) older_than: Duration,
+    /// Only those of this trigger
+    #[arg(long, value_name = "NAME")]
+    pub(crate) trigger: Option<TriggerName>,
+    /// Also those that were given up
+    #[arg(long)]
+    pub(crate) dead_letters: bool,
+    /// Events per transaction
+    #[arg(long, default_value_t = 1000, value_parser = batch_size)]
+    pub(crate) batch: usize,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum StatusArg {
+    /// Waiting, or being delivered
+    Pending,
+    /// Arrived
+    Delivered,
+    /// Given up
+    Error,
+    /// Its trigger was dropped before it was delivered
+    Archived,
+}
+
+impl From<StatusArg> for changefeed::EventStatus {
+    fn from(status: StatusArg) -> Self {
+        match status {
+            StatusArg::Pending => changefeed::EventStatus::Pending,
+            StatusArg::Delivered => changefeed::EventStatus::Delivered,
+            StatusArg::Error => changefeed::EventStatus::Error,
+            StatusArg::Archived => changefeed::EventStatus::Archived,
+        }
+    }
+}
+
+/// How events are delivered.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Deliver {
+    /// Requests at the same time
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) concurrency: u32,
+    /// Events that one look takes at most, of each trigger
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) event_batch: u32,
+    /// The longest wait between two looks when there is nothing to do
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    pub(crate) fetch_interval: Duration,
+    /// How long an instance that dies keeps its events
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
+    pub(crate) lease: Duration,
+    /// How long deliveries under way may take when it is stopped
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub(crate) grace: Duration,
+    /// Refuse webhooks at private, loopback and link-local addresses; for production
+    #[arg(long)]
+    pub(crate) refuse_private_addresses: bool,
+}
+
+/// A number of seconds, or a duration with a unit.
+fn seconds(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds)
+            .map_err(|_| format!("'{text}' is not a number of seconds")),
+        Err(_) => duration(text),
+    }
+}
+
+fn lease(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        short if short < Duration::from_millis(500) => {
+            Err("a lease of less than 500ms could not be renewed in time".to_owned())
+        }
+        long => Ok(long),
+    }
+}
+
+/// A time in RFC 3339, or how long ago.
+fn moment(text: &str) -> Result<SystemTime, String> {
+    if let Ok(ago) = humantime::parse_duration(text) {
+        return SystemTime::now()
+            .checked_sub(ago)
+            .ok_or_else(|| format!("'{text}' ago is before all times"));
+    }
+    humantime::parse_rfc3339_weak(text).map_err(|_| {
+        format!("'{text}' is not a time: write 2026-01-31T12:00:00Z, or how long ago, like 2h")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_need_no_unit() {
+        assert_eq!(seconds("2").unwrap(), Duration::from_secs(2));
+        assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
+        assert_eq!(seconds("1500ms").unwrap(), Duration::from_millis(1500));
+        assert!(seconds("-1").is_err() && seconds("soon").is_err());
+    }
+
+    #[test]
+    fn a_moment_is_a_time_or_how_long_ago() {
+        let then = moment("1h").unwrap();
+        let hour = SystemTime::now().duration_since(then).unwrap();
+        assert!(hour >= Duration::from_secs(3600) && hour < Duration::from_secs(3700));
+        assert!(moment("2026-01-31T12:00:00Z").is_ok() && moment("2026-01-31 12:00:00").is_ok());
+        assert!(moment("yesterday").is_err());
+    }
+}

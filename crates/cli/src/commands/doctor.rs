@@ -1,0 +1,113 @@
+//! `changefeed doctor`
+
+use changefeed::{Changefeed, Error, Finding, Kind, Result, Setting, Severity, require_current};
+
+use crate::connect;
+use crate::output::Out;
+
+pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
+    let db = connect(database).await?;
+    require_current(db.schema().await?)?;
+    let mut findings = db.capture_findings().await?;
+    findings.extend(deliveries(&db).await?);
+    findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
+    for finding in &findings {
+        if out.is_json() {
+            out.object(finding)?;
+            continue;
+        }
+        let mark = match finding.severity {
+            Severity::Ok => "ok      ",
+            Severity::Note => "note    ",
+            Severity::Warning => "WARNING ",
+            Severity::Problem => "PROBLEM ",
+        };
+        out.line(format!("{mark} {}: {}", finding.subject, finding.message))?;
+        if let Some(advice) = &finding.advice {
+            out.line(format!("          → {advice}"))?;
+        }
+    }
+    let problems = findings
+        .iter()
+        .filter(|f| f.severity == Severity::Problem)
+        .count();
+    if problems > 0 {
+        let what = if problems == 1 { "problem" } else { "problems" };
+        return Err(Error::new(
+            Kind::Database,
+            format!("{problems} {what} found"),
+        ));
+    }
+    Ok(())
+}
+
+/// What keeps captured events from arriving.
+async fn deliveries(db: &Changefeed) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let mut add = |severity, subject: String, message: String, advice: String| {
+        findings.push(Finding {
+            severity,
+            subject,
+            message,
+            advice: Some(advice),
+        });
+    };
+    for trigger in db.triggers().await? {
+        let trigger = trigger.definition();
+        let subject = format!("trigger {}", trigger.definition.name);
+        if let Some(why) = &trigger.paused {
+            add(
+                Severity::Warning,
+                subject.clone(),
+                format!("it is paused: {why}"),
+                format!("`changefeed trigger resume {}`", trigger.definition.name),
+            );
+        }
+        let delivery = &trigger.definition.delivery;
+        let settings = delivery
+            .headers
+            .iter()
+            .map(|h| &h.value)
+            .chain(&delivery.webhook);
+        let variables = settings
+            .filter_map(|s| match s {
+                Setting::FromEnv(variable) => Some(variable),
+                Setting::Value(_) => None,
+            })
+            .chain(&delivery.secrets_from_env);
+        for variable in variables {
+            if std::env::var_os(variable).is_none() {
+                add(
+                    Severity::Note,
+                    subject.clone(),
+                    format!("it needs the environment variable {variable}, which is not set here"),
+                    "set it where `changefeed serve` or `changefeed deliver` runs".to_owned(),
+                );
+            }
+        }
+    }
+    for state in db.trigger_states().await? {
+        let subject = format!("trigger {}", state.trigger);
+        if state.dead > 0 {
+            add(
+                Severity::Warning,
+                subject.clone(),
+                format!("{} events were given up", state.dead),
+                format!(
+                    "`changefeed event list --trigger {0} --status error` shows them, \
+                     `changefeed event redeliver --trigger {0} --status error` tries again",
+                    state.trigger
+                ),
+            );
+        }
+        if state.overdue_ms.is_some_and(|ms| ms > 60_000) {
+            add(
+                Severity::Warning,
+                subject,
+                format!("{} events wait, some of them for too long", state.pending),
+                "run `changefeed serve` or `changefeed deliver`, or more of them".to_owned(),
+            );
+        }
+    }
+    Ok(findings)
+}

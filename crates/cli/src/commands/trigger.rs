@@ -1,0 +1,220 @@
+//! `changefeed trigger`
+
+mod create;
+
+use changefeed::{
+    Backfill, Changefeed, Error, EventTrigger, Result, Setting, Updates, without_secrets,
+};
+
+use crate::args::Trigger;
+use crate::connect;
+use crate::output::{Out, confirm, progress_bar};
+
+pub(crate) async fn run(database: &str, args: Trigger, out: &mut Out) -> Result<()> {
+    let db = connect(database).await?;
+    match args {
+        Trigger::Create(args) => create::run(&db, *args, out).await,
+        Trigger::List => list(&db, out).await,
+        Trigger::Show { name } => show(&db, name.as_str(), out).await,
+        Trigger::Pause { name, reason } => {
+            db.trigger(name.as_str()).await?.pause(&reason).await?;
+            out.say(format!(
+                "trigger {name} is paused; changes are captured all the same"
+            ))
+        }
+        Trigger::Resume { name } => {
+            db.trigger(name.as_str()).await?.resume().await?;
+            out.say(format!("trigger {name} delivers again"))
+        }
+        Trigger::Invoke { name, payload } => invoke(&db, name.as_str(), &payload, out).await,
+        Trigger::Backfill { name, batch } => backfill(&db, name.as_str(), batch, out).await,
+        Trigger::Drop { name, yes } => {
+            let trigger = db.trigger(name.as_str()).await?;
+            confirm(
+                &format!(
+                    "This removes trigger '{name}'; events that were not delivered will not be."
+                ),
+                yes,
+            )?;
+            trigger.drop_trigger().await?;
+            out.say(format!("trigger {name} is gone"))
+        }
+    }
+}
+
+async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
+    let triggers = db.triggers().await?;
+    if out.is_json() {
+        for trigger in triggers {
+            out.object(&shown(trigger.definition()))?;
+        }
+        return Ok(());
+    }
+    if triggers.is_empty() {
+        return out
+            .line("no event triggers yet; `changefeed trigger create NAME --table T --webhook URL` makes one");
+    }
+    let states = db.trigger_states().await?;
+    let rows = triggers
+        .iter()
+        .map(|trigger| {
+            let trigger = &shown(trigger.definition());
+            let state = states.iter().find(|s| s.trigger == trigger.definition.name);
+            let count = |n: Option<i64>| n.map_or_else(String::new, |n| n.to_string());
+            vec![
+                trigger.definition.name.to_string(),
+                trigger.definition.table.to_string(),
+                operations(trigger),
+                target(trigger),
+                count(state.map(|s| s.pending)),
+                count(state.map(|s| s.dead)),
+                trigger
+                    .paused
+                    .as_ref()
+                    .map_or_else(String::new, |why| format!("paused: {why}")),
+            ]
+        })
+        .collect();
+    out.table(
+        &["TRIGGER", "TABLE", "ON", "TO", "PENDING", "DEAD", ""],
+        rows,
+    )
+}
+
+/// A trigger as people may see it.
+fn shown(trigger: &EventTrigger) -> EventTrigger {
+    let mut shown = trigger.clone();
+    shown.definition.delivery = without_secrets(&trigger.definition.delivery);
+    shown
+}
+
+fn operations(trigger: &EventTrigger) -> String {
+    let capture = &trigger.definition.capture;
+    let mut all = Vec::new();
+    if capture.insert {
+        all.push("insert".to_owned());
+    }
+    match &capture.update {
+        Updates::Ignored => {}
+        Updates::Any => all.push("update".to_owned()),
+        Updates::Of(columns) => all.push(format!("update of {}", columns.join(", "))),
+    }
+    if capture.delete {
+        all.push("delete".to_owned());
+    }
+    if capture.manual {
+        all.push("manual".to_owned());
+    }
+    all.join(", ")
+}
+
+fn target(trigger: &EventTrigger) -> String {
+    match &trigger.definition.delivery.webhook {
+        Some(Setting::Value(url)) => url.clone(),
+        Some(Setting::FromEnv(variable)) => format!("${variable}"),
+        None => "a handler of the library".to_owned(),
+    }
+}
+
+async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
+    let handle = db.trigger(name).await?;
+    let trigger = &shown(handle.definition());
+    if out.is_json() {
+        return out.object(trigger);
+    }
+    let capture = &trigger.definition.capture;
+    let delivery = &trigger.definition.delivery;
+    let retry = &delivery.retry;
+    let mut rows = vec![
+        ("trigger", trigger.definition.name.to_string()),
+        ("table", trigger.definition.table.to_string()),
+        ("on", operations(trigger)),
+        ("to", target(trigger)),
+    ];
+    if let Some(why) = &trigger.paused {
+        rows.push(("paused", why.clone()));
+    }
+    if let Some(payload) = &capture.payload {
+        rows.push(("payload", payload.join(", ")));
+    }
+    if let Some(condition) = &capture.condition {
+        rows.push(("when", condition.clone()));
+    }
+    if let Some(feed) = &capture.feed {
+        let by = feed
+            .shard_by
+            .as_ref()
+            .map_or_else(String::new, |c| format!(", sharded by {c}"));
+        rows.push(("feed", format!("{}{by}", feed.feed)));
+    }
+    for header in &delivery.headers {
+        let value = match &header.value {
+            Setting::Value(value) => value.clone(),
+            Setting::FromEnv(variable) => format!("${variable}"),
+        };
+        rows.push(("header", format!("{}: {value}", header.name)));
+    }
+    for secret in &delivery.secrets_from_env {
+        rows.push(("signed with", format!("${secret}")));
+    }
+    rows.push((
+        "retries",
+        format!(
+            "{} after {:?} each, timeout {:?}",
+            retry.num_retries, retry.interval, retry.timeout
+        ),
+    ));
+    let state = db.trigger_states().await?;
+    if let Some(state) = state.iter().find(|s| s.trigger == trigger.definition.name) {
+        rows.push((
+            "events",
+            format!(
+                "{} pending ({} being delivered), {} given up",
+                state.pending, state.in_flight, state.dead
+            ),
+        ));
+    }
+    for (what, value) in rows {
+        out.line(format!("{what:<12} {value}"))?;
+    }
+    Ok(())
+}
+
+async fn invoke(db: &Changefeed, name: &str, payload: &str, out: &mut Out) -> Result<()> {
+    let payload = serde_json::from_str(payload).map_err(|e| {
+        Error::invalid("the payload is not JSON")
+            .advise("quote it for the shell: --payload '{\"id\": 1}'")
+            .caused_by(e)
+    })?;
+    let id = db.trigger(name).await?.invoke(payload).await?;
+    if out.is_json() {
+        return out.object(&serde_json::json!({ "event_id": id.to_string() }));
+    }
+    out.line(format!("event {id} will be delivered"))
+}
+
+async fn backfill(db: &Changefeed, name: &str, batch: usize, out: &mut Out) -> Result<()> {
+    let trigger = db.trigger(name).await?;
+    let bar = progress_bar(out);
+    let mut added = 0;
+    let last = loop {
+        let step = trigger.backfill(batch).await?;
+        added += step.added;
+        bar.set_length(step.total.max(step.done));
+        bar.set_position(step.done);
+        if step.finished {
+            break step;
+        }
+    };
+    bar.finish_and_clear();
+    if out.is_json() {
+        return out.object(&Backfill { added, ..last });
+    }
+    if added == 0 {
+        return out.line(format!(
+            "nothing left to backfill; {} rows were done before",
+            last.done
+        ));
+    }
+    out.line(format!("{added} rows will be delivered as INSERT events"))
+}

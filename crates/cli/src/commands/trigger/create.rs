@@ -1,0 +1,119 @@
+//! `changefeed trigger create`
+
+use changefeed::{
+    Capture, Changefeed, CleanUp, Delivery, FeedBinding, Growth, Header, OrderBy, Result, Retry,
+    Setting, TriggerDefinition, Updates,
+};
+
+use super::{operations, shown};
+use crate::args::CreateTrigger;
+use crate::output::Out;
+
+pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> Result<()> {
+    let (replace, paused) = (args.replace, args.paused);
+    let definition = definition(db, args)?;
+    let trigger = db.create_trigger(&definition, replace).await?;
+    if paused {
+        trigger.pause("created with --paused").await?;
+    }
+    let trigger = &shown(trigger.definition());
+    if out.is_json() {
+        return out.object(trigger);
+    }
+    out.line(format!(
+        "trigger {}: {} of {} from now on",
+        trigger.definition.name,
+        operations(trigger),
+        trigger.definition.table
+    ))?;
+    out.line("`changefeed serve` or `changefeed deliver` delivers its events")
+}
+
+fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition> {
+    // Nothing chosen: everything that happens to a row.
+    let everything = !args.insert && args.update.is_none() && !args.delete && !args.manual;
+    let columns = |names: Vec<String>| -> Result<Vec<String>> {
+        names.iter().map(|name| db.column(name.trim())).collect()
+    };
+    let update = match args.update {
+        None if everything => Updates::Any,
+        None => Updates::Ignored,
+        Some(names) if names.is_empty() => Updates::Any,
+        Some(names) => Updates::Of(columns(names)?),
+    };
+    let order_by = match args.in_order {
+        None => None,
+        Some(None) => Some(OrderBy::Key),
+        Some(Some(column)) => Some(OrderBy::Column(db.column(&column)?)),
+    };
+    let feed = match args.feed {
+        None => None,
+        Some(feed) => Some(FeedBinding {
+            feed,
+            shard_by: args.shard_by.as_deref().map(|c| db.column(c)).transpose()?,
+        }),
+    };
+    let mut headers = Vec::new();
+    for text in &args.header {
+        let (name, value) = pair(text, "--header", "K=V")?;
+        headers.push(Header {
+            name,
+            value: Setting::Value(value),
+        });
+    }
+    for text in &args.header_env {
+        let (name, variable) = pair(text, "--header-env", "K=VAR")?;
+        headers.push(Header {
+            name,
+            value: Setting::FromEnv(variable),
+        });
+    }
+    Ok(TriggerDefinition {
+        table: db.table(&args.table)?,
+        name: args.name,
+        capture: Capture {
+            insert: args.insert || everything,
+            update,
+            delete: args.delete || everything,
+            payload: args.payload.map(columns).transpose()?,
+            condition: args.when,
+            order_by,
+            feed,
+            manual: args.manual,
+        },
+        delivery: Delivery {
+            webhook: args
+                .webhook
+                .map(Setting::Value)
+                .or(args.webhook_env.map(Setting::FromEnv)),
+            headers,
+            secrets_from_env: args.secret_env,
+            format: args.format.into(),
+            retry: Retry {
+                num_retries: args.retries,
+                interval: args.interval,
+                timeout: args.timeout,
+                growth: match args.backoff {
+                    Some(cap) => Growth::Exponential { cap },
+                    None => Growth::Fixed,
+                },
+                final_statuses: args.final_status,
+                max_retry_after: args.max_retry_after,
+            },
+            concurrency: args.concurrency,
+            concurrency_overall: args.concurrency_overall,
+            clean_up: args.clean_up_after.map(|after| CleanUp {
+                after,
+                dead_letters: args.clean_up_dead_letters,
+            }),
+        },
+    })
+}
+
+fn pair(text: &str, option: &str, form: &str) -> Result<(String, String)> {
+    match text.split_once('=') {
+        Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
+        None => Err(crate::usage(format!("'{text}' is not a header"))
+            .advise(format!("write {option} {form}"))),
+    }
+}

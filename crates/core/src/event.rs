@@ -1,0 +1,488 @@
+//! Events: what an event trigger has captured, and what became of it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{Error, Result, TableName, TriggerId, TriggerName, Uuid, Verdict};
+
+/// What happened to a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Operation {
+    /// It was inserted.
+    Insert,
+    /// It was updated.
+    Update,
+    /// It was deleted.
+    Delete,
+    /// Nothing: a person sent the event by hand.
+    Manual,
+}
+
+impl Operation {
+    /// The word that events carry.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Operation::Insert => "INSERT",
+            Operation::Update => "UPDATE",
+            Operation::Delete => "DELETE",
+            Operation::Manual => "MANUAL",
+        }
+    }
+
+    /// The letter that the event log keeps.
+    pub fn letter(self) -> char {
+        match self {
+            Operation::Insert => 'I',
+            Operation::Update => 'U',
+            Operation::Delete => 'D',
+            Operation::Manual => 'M',
+        }
+    }
+
+    /// Reads that letter.
+    pub fn from_letter(letter: &str) -> Result<Self> {
+        match letter {
+            "I" => Ok(Operation::Insert),
+            "U" => Ok(Operation::Update),
+            "D" => Ok(Operation::Delete),
+            "M" => Ok(Operation::Manual),
+            other => Err(Error::new(
+                crate::Kind::Database,
+                format!("the event log holds an unknown operation '{other}'"),
+            )),
+        }
+    }
+}
+
+/// An event's identity to the outside world: the same for every attempt, and never that of
+/// another event of this or another database.
+///
+/// It is made of the event's `change_id` and of 60 random bits that each installation draws once,
+/// in the form of a version 8 UUID. So the log needs no index over random values, and ids sort in
+/// the order of the changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct EventId(pub Uuid);
+
+/// The random bits of an installation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventSalt(u64);
+
+impl EventSalt {
+    const BITS: u32 = 60;
+
+    /// From what the database stores; only the lower 60 bits count.
+    pub fn new(stored: i64) -> Self {
+        EventSalt(stored.cast_unsigned() & ((1 << Self::BITS) - 1))
+    }
+}
+
+impl EventId {
+    /// The id of a change.
+    pub fn new(change_id: i64, salt: EventSalt) -> Self {
+        let number = u128::from(change_id.cast_unsigned());
+        let high = (number >> 12) << 16 | 0x8 << 12 | (number & 0xfff);
+        let low = u128::from(0x8u8) << EventSalt::BITS | u128::from(salt.0);
+        EventId(Uuid::from_u128(high << 64 | low))
+    }
+
+    /// The change that has this id, if it is one of this installation.
+    pub fn change_id(self, salt: EventSalt) -> Option<i64> {
+        let bits = self.0.as_u128();
+        let high = bits >> 64;
+        let number = (high >> 16) << 12 | (high & 0xfff);
+        let change_id = i64::try_from(number).ok()?;
+        (EventId::new(change_id, salt) == self).then_some(change_id)
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for EventId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        text.parse().map(EventId).map_err(|_| {
+            Error::invalid(format!("'{text}' is not an event id"))
+                .advise("`changefeed event list` shows the ids")
+        })
+    }
+}
+
+/// A captured event.
+#[derive(Debug, Clone, Serialize)]
+pub struct Event {
+    /// Its identity.
+    pub id: EventId,
+    /// Its place in the order of all changes of the database.
+    pub change_id: i64,
+    /// The trigger that captured it.
+    pub trigger: TriggerName,
+    /// The table that was changed.
+    pub table: TableName,
+    /// What happened.
+    pub op: Operation,
+    /// The row before; none for an insert.
+    pub old: Option<Box<RawValue>>,
+    /// The row after; none for a delete.
+    pub new: Option<Box<RawValue>>,
+    /// What the writer said about itself.
+    pub session_variables: Option<Box<RawValue>>,
+    /// The trace that the change belongs to: an object with `traceparent`.
+    pub trace_context: Option<Box<RawValue>>,
+    /// When it was captured, in RFC 3339.
+    pub created_at: String,
+}
+
+/// What a writer said about itself, as JSON: as it is if it is JSON, and otherwise as a JSON
+/// string, because a writer can set it to anything.
+pub fn session_json(text: &str) -> Option<Box<RawValue>> {
+    let text = text.trim();
+    if text.is_empty() {
+        return None;
+    }
+    RawValue::from_string(text.to_owned())
+        .or_else(|_| serde_json::value::to_raw_value(text))
+        .ok()
+}
+
+/// The trace that a writer named, as an object: it may have given that, or only a `traceparent`.
+pub fn trace_json(text: &str) -> Option<Box<RawValue>> {
+    let text = text.trim();
+    if text.starts_with('{')
+        && let Ok(object) = RawValue::from_string(text.to_owned())
+    {
+        return Some(object);
+    }
+    // Somebody may have quoted it.
+    let bare = text.trim_matches('"');
+    if bare.is_empty() {
+        return None;
+    }
+    serde_json::value::to_raw_value(&BTreeMap::from([("traceparent", bare)])).ok()
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventStatus {
+    /// It waits for its first or next attempt, or is being delivered. Set by capture, by
+    /// a retry, and by a redelivery.
+    Pending,
+    /// It arrived. Set by delivery.
+    Delivered,
+    /// It was given up and is kept as a dead letter. Set by delivery.
+    Error,
+    /// Its trigger was dropped before it was delivered.
+    Archived,
+}
+
+impl EventStatus {
+    /// The letter that the event log keeps.
+    pub fn letter(self) -> char {
+        match self {
+            EventStatus::Pending => 'p',
+            EventStatus::Delivered => 'd',
+            EventStatus::Error => 'e',
+            EventStatus::Archived => 'a',
+        }
+    }
+
+    /// Reads that letter.
+    pub fn from_letter(letter: &str) -> Result<Self> {
+        match letter {
+            "p" => Ok(EventStatus::Pending),
+            "d" => Ok(EventStatus::Delivered),
+            "e" => Ok(EventStatus::Error),
+            "a" => Ok(EventStatus::Archived),
+            other => Err(Error::new(
+                crate::Kind::Database,
+                format!("the event log holds an unknown state '{other}'"),
+            )),
+        }
+    }
+}
+
+/// An event as the log shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoggedEvent {
+    /// The event.
+    #[serde(flatten)]
+    pub event: Event,
+    /// What became of it.
+    pub status: EventStatus,
+    /// Attempts so far.
+    pub tries: u32,
+    /// Who delivers it at this moment.
+    pub locked_by: Option<String>,
+    /// When it is due again, in RFC 3339; none when nothing more will happen by itself.
+    pub next_retry_at: Option<String>,
+}
+
+/// How an attempt ended, as the log of attempts says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The receiver took the event.
+    Success,
+    /// It did not.
+    Failure,
+    /// The attempt was cut off: nobody knows whether the receiver took the event.
+    Unknown,
+}
+
+impl Outcome {
+    /// The word that the log keeps.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Success => "success",
+            Outcome::Failure => "failure",
+            Outcome::Unknown => "unknown",
+        }
+    }
+
+    /// Reads that word.
+    pub fn from_word(word: &str) -> Self {
+        match word {
+            "success" => Outcome::Success,
+            "failure" => Outcome::Failure,
+            _ => Outcome::Unknown,
+        }
+    }
+}
+
+/// One attempt to deliver an event: a row of `event_invocation_logs`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Attempt {
+    /// The how manieth of this event, from 1. A redelivery begins again.
+    pub number: u32,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The status that was answered.
+    pub status: Option<u16>,
+    /// What was sent.
+    pub request: Option<Box<RawValue>>,
+    /// What came back, cut at a limit.
+    pub response: Option<Box<RawValue>>,
+    /// What went wrong, in one sentence.
+    pub error: Option<String>,
+    /// How long it took.
+    pub duration_ms: i64,
+}
+
+/// An attempt as the log shows it.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoggedAttempt {
+    /// The attempt.
+    #[serde(flatten)]
+    pub attempt: Attempt,
+    /// Whether its sender had lost the event to somebody else by the time it was over, so that
+    /// it decided nothing.
+    pub late: bool,
+    /// When it was written down, in RFC 3339.
+    pub created_at: String,
+}
+
+/// What a dispatcher wants of one trigger.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Wanted {
+    /// The trigger.
+    pub trigger: TriggerId,
+    /// How many events at most.
+    pub limit: u32,
+    /// How many all instances together may hold.
+    pub overall: Option<u32>,
+    /// Whether events of one key come one after the other.
+    pub ordered: bool,
+}
+
+/// An event that this instance holds for the time of its lease. The attempt is counted already:
+/// an instance that dies now has made it.
+#[derive(Debug, Clone)]
+pub struct LeasedEvent {
+    /// The trigger's number.
+    pub trigger: TriggerId,
+    /// The event.
+    pub event: Event,
+    /// What later writes must match.
+    pub generation: i64,
+    /// The how manieth attempt this is, from 1.
+    pub attempt: u32,
+    /// How many of the earlier ones were cut off.
+    pub cut_off: u32,
+}
+
+impl LeasedEvent {
+    /// Earlier attempts that are known to have failed.
+    pub fn failed_before(&self) -> u32 {
+        self.attempt.saturating_sub(1).saturating_sub(self.cut_off)
+    }
+
+    /// What later writes must match.
+    pub fn claim(&self) -> EventClaim {
+        EventClaim {
+            change_id: self.event.change_id,
+            generation: self.generation,
+        }
+    }
+}
+
+/// Which event an instance holds, and since which change of hands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct EventClaim {
+    /// The event.
+    pub change_id: i64,
+    /// The change of hands.
+    pub generation: i64,
+}
+
+/// An attempt that is over, and what follows from it.
+#[derive(Debug, Clone)]
+pub struct Finished {
+    /// The event, and by which right.
+    pub claim: EventClaim,
+    /// The attempt.
+    pub attempt: Attempt,
+    /// What follows.
+    pub verdict: Verdict,
+}
+
+/// Which events of the log.
+#[derive(Debug, Clone, Default)]
+pub struct EventFilter {
+    /// Of this trigger.
+    pub trigger: Option<TriggerName>,
+    /// In this state.
+    pub status: Option<EventStatus>,
+    /// Captured at or after this time.
+    pub since: Option<SystemTime>,
+    /// Captured before this time.
+    pub until: Option<SystemTime>,
+    /// Whose newest attempt was answered with this status.
+    pub http_status: Option<u16>,
+    /// Whose newest attempt failed with an error that contains this text, whatever its case.
+    pub error: Option<String>,
+    /// Older than this change.
+    pub before: Option<i64>,
+}
+
+/// Which events to deliver again.
+#[derive(Debug, Clone)]
+pub enum Redelivery {
+    /// This one.
+    Event(EventId),
+    /// All of these that are not waiting for an attempt anyway.
+    Matching(EventFilter),
+}
+
+/// How the events of a trigger stand.
+#[derive(Debug, Clone, Serialize)]
+pub struct TriggerState {
+    /// The trigger.
+    pub trigger: TriggerName,
+    /// Events that wait or are being delivered. Counting stops at 100,000.
+    pub pending: i64,
+    /// Those that somebody delivers at this moment.
+    pub in_flight: i64,
+    /// Dead letters. Counting stops at 100,000.
+    pub dead: i64,
+    /// How long the one that has waited longest is overdue, in milliseconds.
+    pub overdue_ms: Option<i64>,
+}
+
+/// What a clean-up removed.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Cleaned {
+    /// Events.
+    pub events: u64,
+    /// Attempts.
+    pub attempts: u64,
+    /// Whether there may be more.
+    pub more: bool,
+}
+
+/// What `doctor` has to say about one thing.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub subject: String,
+    /// One sentence.
+    pub message: String,
+    /// What to do.
+    pub advice: Option<String>,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// As it should be.
+    Ok,
+    /// Good to know: a limit of this database.
+    Note,
+    /// Should be looked at.
+    Warning,
+    /// A promise is at risk.
+    Problem,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_a_uuid_of_version_8() {
+        let id = EventId::new(1_000_000_000_000_000, EventSalt::new(0x0123_4567_89ab_cdef));
+        assert_eq!(id.to_string(), "0038d7ea-4c68-8000-8123-456789abcdef");
+        assert_eq!(id.0.get_version_num(), 8);
+    }
+
+    #[test]
+    fn whatever_a_writer_has_set_becomes_json() {
+        let text = |json: Option<Box<RawValue>>| json.map(|j| j.get().to_owned());
+        assert_eq!(text(session_json(" ")), None);
+        assert_eq!(
+            text(session_json(" {\"x\": 1} ")).as_deref(),
+            Some("{\"x\": 1}")
+        );
+        assert_eq!(text(session_json("{oops")).as_deref(), Some("\"{oops\""));
+        assert_eq!(
+            text(trace_json("00-a-b-01")).as_deref(),
+            Some("{\"traceparent\":\"00-a-b-01\"}")
+        );
+        assert_eq!(
+            text(trace_json("{\"traceparent\":\"x\"}")).as_deref(),
+            Some("{\"traceparent\":\"x\"}")
+        );
+        assert_eq!(text(trace_json("")), None);
+    }
+
+    proptest! {
+        #[test]
+        fn ids_can_be_read_back_and_sort_like_changes(
+            a in 0i64..(1 << 59), b in 0i64..(1 << 59), salt in any::<i64>(), other in any::<i64>()
+        ) {
+            let salt = EventSalt::new(salt);
+            prop_assert_eq!(EventId::new(a, salt).change_id(salt), Some(a));
+            prop_assert_eq!(EventId::new(a, salt) < EventId::new(b, salt), a < b);
+            let other = EventSalt::new(other);
+            if other != salt {
+                prop_assert_eq!(EventId::new(a, salt).change_id(other), None);
+            }
+        }
+    }
+}

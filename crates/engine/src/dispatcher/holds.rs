@@ -1,0 +1,259 @@
+//! What this instance holds: events that wait for a place, places for requests, and leases.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use changefeed_core::{Delivery, EventClaim, EventTrigger, LeasedEvent, Store, TriggerId, Wanted};
+use tokio::sync::Notify;
+
+use super::slots::Slots;
+use crate::describe;
+
+/// Events that are held until their outcome is written.
+#[derive(Debug)]
+pub(super) struct Holds {
+    state: Mutex<State>,
+    room: Notify,
+    /// Events of a trigger that are taken at once.
+    batch: usize,
+    /// How long a lease is trusted after it was asked for.
+    trust: Duration,
+}
+
+#[derive(Debug)]
+struct State {
+    slots: Slots,
+    triggers: HashMap<TriggerId, Lane>,
+    /// When the lease was last asked for.
+    leases: HashMap<EventClaim, Instant>,
+    stopping: bool,
+}
+
+/// The events of one trigger that wait for a place.
+#[derive(Debug)]
+struct Lane {
+    trigger: Arc<EventTrigger>,
+    waiting: VecDeque<LeasedEvent>,
+    /// Requests that were over since the last look.
+    landed: usize,
+}
+
+impl Lane {
+    fn limit(&self) -> usize {
+        let limit = self.trigger.definition.delivery.concurrency;
+        limit.unwrap_or(Delivery::CONCURRENCY) as usize
+    }
+}
+
+impl Holds {
+    pub(super) fn new(concurrency: usize, batch: u32, lease: Duration) -> Self {
+        Holds {
+            state: Mutex::new(State {
+                slots: Slots::new(concurrency),
+                triggers: HashMap::new(),
+                leases: HashMap::new(),
+                stopping: false,
+            }),
+            room: Notify::new(),
+            batch: (batch as usize).max(1),
+            // A tenth is left for clocks that run at different speeds.
+            trust: lease.mul_f32(0.9),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The triggers that are served from now on. What waits of others is given up; their leases
+    /// run out.
+    pub(super) fn serve(&self, triggers: Vec<EventTrigger>) {
+        let mut state = self.state();
+        let mut before = std::mem::take(&mut state.triggers);
+        for trigger in triggers {
+            let (waiting, landed) = before
+                .remove(&trigger.id)
+                .map_or_else(Default::default, |lane| (lane.waiting, lane.landed));
+            let lane = Lane {
+                trigger: Arc::new(trigger),
+                waiting,
+                landed,
+            };
+            state.triggers.insert(lane.trigger.id, lane);
+        }
+    }
+
+    /// How many triggers are served.
+    pub(super) fn served(&self) -> usize {
+        self.state().triggers.len()
+    }
+
+    /// What there is room for. A trigger whose receiver is quick gets some more, so that the next
+    /// events are here when a place is free; one that is slow does not, because another instance
+    /// may be quicker.
+    pub(super) fn wanted(&self) -> Vec<Wanted> {
+        let mut state = self.state();
+        let State {
+            slots, triggers, ..
+        } = &mut *state;
+        let count = triggers.len();
+        let mut wanted = Vec::new();
+        for lane in triggers.values_mut() {
+            if lane.trigger.paused.is_some() {
+                continue;
+            }
+            let room = slots.room(lane.trigger.id, lane.limit(), count);
+            let ahead = lane.landed.min(self.batch);
+            let limit = (room + ahead)
+                .saturating_sub(lane.waiting.len())
+                .min(self.batch);
+            // A look for a handful is hardly cheaper than one for many.
+            if limit == 0 || (limit < self.batch / 4 && !lane.waiting.is_empty()) {
+                continue;
+            }
+            lane.landed = 0;
+            wanted.push(Wanted {
+                trigger: lane.trigger.id,
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                overall: lane.trigger.definition.delivery.concurrency_overall,
+                ordered: lane.trigger.definition.capture.order_by.is_some(),
+            });
+        }
+        wanted
+    }
+
+    /// Takes events that were asked for at this moment. Returns those that cannot be served any
+    /// more.
+    pub(super) fn take(&self, events: Vec<LeasedEvent>, asked: Instant) -> Vec<EventClaim> {
+        let mut state = self.state();
+        let mut refused = Vec::new();
+        for event in events {
+            let claim = event.claim();
+            let stopping = state.stopping;
+            match state.triggers.get_mut(&event.trigger) {
+                Some(lane) if !stopping => {
+                    lane.waiting.push_back(event);
+                    state.leases.insert(claim, asked);
+                }
+                _ => refused.push(claim),
+            }
+        }
+        refused
+    }
+
+    /// The next event that there is a place for, with its place.
+    pub(super) fn next(&self) -> Option<(LeasedEvent, Arc<EventTrigger>)> {
+        let mut state = self.state();
+        let state = &mut *state;
+        if state.stopping {
+            return None;
+        }
+        let count = state.triggers.len();
+        // The one that has the least under way comes first.
+        let lane = state
+            .triggers
+            .values_mut()
+            .filter(|lane| {
+                !lane.waiting.is_empty()
+                    && state.slots.room(lane.trigger.id, lane.limit(), count) > 0
+            })
+            .min_by_key(|lane| state.slots.held(lane.trigger.id))?;
+        while let Some(event) = lane.waiting.pop_front() {
+            let asked = state.leases.get(&event.claim());
+            if asked.is_some_and(|asked| asked.elapsed() < self.trust) {
+                state.slots.take(event.trigger);
+                return Some((event, lane.trigger.clone()));
+            }
+            // Somebody else may have it by now.
+            state.leases.remove(&event.claim());
+        }
+        None
+    }
+
+    /// Waits until a request was over.
+    pub(super) async fn room_opened(&self) {
+        self.room.notified().await;
+    }
+
+    /// A request is over; its outcome is still to be written.
+    pub(super) fn landed(&self, trigger: TriggerId) {
+        let mut state = self.state();
+        state.slots.give_back(trigger);
+        if let Some(lane) = state.triggers.get_mut(&trigger) {
+            lane.landed += 1;
+        }
+        drop(state);
+        self.room.notify_one();
+    }
+
+    /// The outcomes are written: there is nothing left to hold.
+    pub(super) fn written(&self, claims: impl Iterator<Item = EventClaim>) {
+        let mut state = self.state();
+        for claim in claims {
+            state.leases.remove(&claim);
+        }
+    }
+
+    /// Begins nothing more. Returns what was taken and not begun.
+    pub(super) fn stop(&self) -> Vec<EventClaim> {
+        let mut state = self.state();
+        state.stopping = true;
+        let mut waiting = Vec::new();
+        for lane in state.triggers.values_mut() {
+            waiting.extend(lane.waiting.drain(..).map(|event| event.claim()));
+        }
+        for claim in &waiting {
+            state.leases.remove(claim);
+        }
+        waiting
+    }
+
+    /// Those that were last asked for before this moment.
+    fn asked_before(&self, moment: Instant) -> Vec<EventClaim> {
+        let state = self.state();
+        let old = state.leases.iter().filter(|(_, asked)| **asked < moment);
+        old.map(|(claim, _)| *claim).collect()
+    }
+
+    fn renewed(&self, asked: Instant, claims: &[EventClaim]) {
+        let mut state = self.state();
+        for claim in claims {
+            if let Some(since) = state.leases.get_mut(claim) {
+                *since = asked;
+            }
+        }
+    }
+}
+
+/// Prolongs leases when a third of them has passed, for as long as it runs.
+pub(super) async fn renew(store: Arc<dyn Store>, holds: Arc<Holds>, lease: Duration) {
+    let mut tick = tokio::time::interval(lease / 6);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        let now = Instant::now();
+        let Some(third) = now.checked_sub(lease / 3) else {
+            continue;
+        };
+        let due = holds.asked_before(third);
+        if due.is_empty() {
+            continue;
+        }
+        match store.renew_events(&due, lease).await {
+            Ok(kept) => {
+                holds.renewed(now, &kept);
+                if kept.len() < due.len() {
+                    // Their outcome will be written as late; the new owner's counts.
+                    let lost: Vec<EventClaim> =
+                        due.into_iter().filter(|c| !kept.contains(c)).collect();
+                    tracing::debug!(events = lost.len(), "leases that are not ours any more");
+                    holds.written(lost.into_iter());
+                }
+            }
+            Err(error) => {
+                tracing::warn!(error = %describe(&error), "leases not prolonged; trying again");
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Events of every trigger that has a webhook.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use async_trait::async_trait;
+use changefeed_core::{Delivery, EventTrigger, Header, LeasedEvent, Result, Setting, TriggerId};
+use http::Uri;
+
+use super::redact::{self, HIDDEN};
+use super::{Target, WebhookClient};
+use crate::Deliverer;
+use crate::sinks::Sent;
+
+/// Delivers the events of every trigger that has a webhook.
+#[derive(Debug)]
+pub struct Webhooks {
+    client: WebhookClient,
+    /// What was prepared, and from which definition.
+    targets: Mutex<HashMap<TriggerId, (Delivery, Arc<Target>)>>,
+}
+
+impl Webhooks {
+    /// Delivers with this client.
+    pub fn new(client: WebhookClient) -> Self {
+        Webhooks {
+            client,
+            targets: Mutex::default(),
+        }
+    }
+
+    fn target(&self, trigger: &EventTrigger) -> Result<Arc<Target>> {
+        let delivery = &trigger.definition.delivery;
+        let mut targets = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known, target)) = targets.get(&trigger.id)
+            && known == delivery
+        {
+            return Ok(target.clone());
+        }
+        let environment = |name: &str| std::env::var(name).ok();
+        let target = Target::prepare(&trigger.definition.name, delivery, &environment)?;
+        let target = Arc::new(target);
+        targets.insert(trigger.id, (delivery.clone(), target.clone()));
+        Ok(target)
+    }
+}
+
+#[async_trait]
+impl Deliverer for Webhooks {
+    fn serves(&self, trigger: &EventTrigger) -> Result<bool> {
+        if trigger.definition.delivery.webhook.is_none() {
+            return Ok(false);
+        }
+        self.target(trigger).map(|_| true)
+    }
+
+    async fn deliver(&self, trigger: &EventTrigger, event: &LeasedEvent) -> Sent {
+        match self.target(trigger) {
+            Ok(target) => self.client.send(&target, event).await,
+            Err(error) => Sent::failed(event.attempt, error.to_string()),
+        }
+    }
+}
+
+/// A definition as people may see it: without what looks like a secret.
+pub fn without_secrets(delivery: &Delivery) -> Delivery {
+    let mut shown = delivery.clone();
+    if let Some(Setting::Value(url)) = &mut shown.webhook
+        && let Ok(uri) = url.parse::<Uri>()
+    {
+        *url = redact::url(&uri);
+    }
+    for Header { name, value } in &mut shown.headers {
+        if let Setting::Value(value) = value
+            && redact::looks_secret(name)
+        {
+            *value = HIDDEN.to_owned();
+        }
+    }
+    shown
+}

@@ -1,0 +1,243 @@
+//! A webhook as its definition names it, with everything looked up that the environment holds.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use changefeed_core::{Delivery, Error, Format, Header, Result, Setting, TriggerName};
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::uri::{Authority, Scheme};
+use http::{Uri, uri};
+
+use super::redact;
+use super::signature::Signer;
+
+/// Looks up an environment variable.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// The shortest value that is hidden where a receiver echoes it: shorter ones, like `1`, would
+/// hide half of an answer and nothing worth it.
+const WORTH_HIDING: usize = 6;
+
+/// Where requests of a trigger go, ready to be used for each of them.
+#[derive(Clone)]
+pub struct Target {
+    pub(super) uri: Uri,
+    /// The URL without secrets.
+    pub(super) shown: String,
+    /// Host and port, for sentences.
+    pub(super) host: String,
+    /// Values that must not be shown are marked as sensitive.
+    pub(super) headers: HeaderMap,
+    /// Those values, for answers that echo them.
+    pub(super) hidden: Vec<String>,
+    pub(super) signer: Option<Signer>,
+    pub(super) format: Format,
+    pub(super) max_retries: u32,
+    pub(super) timeout: Duration,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Target")
+            .field("url", &self.shown)
+            .field("format", &self.format)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Target {
+    /// Prepares the webhook of an event trigger. A variable that is not set, a value that is not
+    /// fit for its place or a secret that is none is an error that names the trigger and the
+    /// variable, and never a value.
+    pub fn prepare(
+        trigger: &TriggerName,
+        delivery: &Delivery,
+        environment: Environment<'_>,
+    ) -> Result<Self> {
+        Self::prepare_for(&format!("trigger '{trigger}'"), delivery, environment)
+    }
+
+    /// The same for something else that has a webhook; `whose` names it in errors.
+    pub fn prepare_for(
+        whose: &str,
+        delivery: &Delivery,
+        environment: Environment<'_>,
+    ) -> Result<Self> {
+        let preparation = Preparation { whose, environment };
+        let webhook = delivery
+            .webhook
+            .as_ref()
+            .ok_or_else(|| Error::invalid(format!("{whose} has no webhook")))?;
+        let (uri, shown, credentials) = preparation.url(webhook)?;
+        let mut hidden = Vec::new();
+        let mut headers = HeaderMap::with_capacity(delivery.headers.len() + 8);
+        for header in &delivery.headers {
+            let (name, value) = preparation.header(header)?;
+            if value.is_sensitive() {
+                hidden.extend(secret_part(&value));
+            }
+            headers.append(name, value);
+        }
+        if let Some(credentials) = credentials
+            && !headers.contains_key(AUTHORIZATION)
+        {
+            hidden.extend(secret_part(&credentials));
+            headers.insert(AUTHORIZATION, credentials);
+        }
+        Ok(Target {
+            host: preparation.host(&uri),
+            uri,
+            shown,
+            headers,
+            hidden,
+            signer: preparation.signer(&delivery.secrets_from_env)?,
+            format: delivery.format,
+            max_retries: delivery.retry.num_retries,
+            timeout: delivery.retry.timeout,
+        })
+    }
+
+    /// Its URL without secrets, for people.
+    pub fn shown_url(&self) -> &str {
+        &self.shown
+    }
+}
+
+struct Preparation<'a> {
+    whose: &'a str,
+    environment: Environment<'a>,
+}
+
+impl Preparation<'_> {
+    fn variable(&self, name: &str, purpose: &str) -> Result<String> {
+        (self.environment)(name).ok_or_else(|| {
+            Error::invalid(format!(
+                "the environment variable {name}, which holds {purpose} of {}, is not set",
+                self.whose
+            ))
+            .advise("set it for every process that delivers events, and restart them")
+        })
+    }
+
+    /// The URL to call, the URL to show, and the credentials that it contained.
+    fn url(&self, webhook: &Setting) -> Result<(Uri, String, Option<HeaderValue>)> {
+        let (text, place) = match webhook {
+            Setting::Value(text) => (text.clone(), "the webhook".to_owned()),
+            Setting::FromEnv(name) => (
+                self.variable(name, "the webhook")?,
+                format!("the webhook in the environment variable {name}"),
+            ),
+        };
+        // What is wrong with it is not said, as the text itself must not be.
+        let invalid = || {
+            Error::invalid(format!("{place} of {} is not a URL", self.whose)).advise(
+                "write http:// or https://, a host in ASCII, and a path without spaces; percent-encode \
+                 everything else",
+            )
+        };
+        let uri: Uri = text.trim().parse().map_err(|_| invalid())?;
+        let scheme = uri.scheme().cloned().ok_or_else(invalid)?;
+        if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
+            return Err(invalid());
+        }
+        let shown = match webhook {
+            Setting::Value(_) => redact::url(&uri),
+            Setting::FromEnv(_) => redact::only_origin(&uri),
+        };
+        let authority = uri.authority().ok_or_else(invalid)?.as_str();
+        let (userinfo, host) = match authority.rsplit_once('@') {
+            Some((userinfo, host)) => (Some(userinfo), host),
+            None => (None, authority),
+        };
+        let authority: Authority = host.parse().map_err(|_| invalid())?;
+        if authority.host().is_empty() {
+            return Err(invalid());
+        }
+        let credentials = userinfo.map(basic).transpose().map_err(|()| invalid())?;
+        let mut parts = uri.into_parts();
+        parts.authority = Some(authority);
+        let uri = Uri::from_parts(parts).map_err(|_: uri::InvalidUriParts| invalid())?;
+        Ok((uri, shown, credentials))
+    }
+
+    fn host(&self, uri: &Uri) -> String {
+        let port = uri.port_u16().unwrap_or(match uri.scheme_str() {
+            Some("https") => 443,
+            _ => 80,
+        });
+        format!("{}:{port}", uri.host().unwrap_or_default())
+    }
+
+    fn header(&self, header: &Header) -> Result<(HeaderName, HeaderValue)> {
+        let name: HeaderName = header.name.parse().map_err(|_| {
+            Error::invalid(format!(
+                "'{}', a header of {}, is not the name of a header",
+                header.name, self.whose
+            ))
+        })?;
+        let (text, from_environment) = match &header.value {
+            Setting::Value(text) => (text.clone(), false),
+            Setting::FromEnv(variable) => {
+                let purpose = format!("the header '{}'", header.name);
+                (self.variable(variable, &purpose)?, true)
+            }
+        };
+        let mut value = HeaderValue::from_bytes(text.trim().as_bytes()).map_err(|_| {
+            Error::invalid(format!(
+                "the value of the header '{}' of {} contains control characters",
+                header.name, self.whose
+            ))
+        })?;
+        value.set_sensitive(from_environment || redact::looks_secret(name.as_str()));
+        Ok((name, value))
+    }
+
+    fn signer(&self, variables: &[String]) -> Result<Option<Signer>> {
+        let secrets = variables
+            .iter()
+            .map(|name| self.variable(name, "a secret"))
+            .collect::<Result<Vec<_>>>()?;
+        Signer::new(&secrets).map_err(|(nth, why)| {
+            let name = variables.get(nth).map_or("", String::as_str);
+            Error::invalid(format!(
+                "the environment variable {name}, a secret of {}, {why}",
+                self.whose
+            ))
+            .advise("a secret is 'whsec_' and the base64 of 24 to 64 random bytes")
+        })
+    }
+}
+
+/// What of a value must not be seen: without the scheme, as in `Bearer …`, which an answer that
+/// echoes it may leave out.
+fn secret_part(value: &HeaderValue) -> Option<String> {
+    let last = value.to_str().ok()?.rsplit(' ').next()?;
+    (last.len() >= WORTH_HIDING).then(|| last.to_owned())
+}
+
+/// Credentials of a URL as a header, which is how a browser sends them.
+fn basic(userinfo: &str) -> Result<HeaderValue, ()> {
+    let mut plain = Vec::with_capacity(userinfo.len() + 1);
+    let mut bytes = userinfo.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte != b'%' {
+            plain.push(byte);
+            continue;
+        }
+        let mut digit = || char::from(bytes.next()?).to_digit(16);
+        let (Some(high), Some(low)) = (digit(), digit()) else {
+            return Err(());
+        };
+        plain.push(u8::try_from(high * 16 + low).map_err(|_| ())?);
+    }
+    if !plain.contains(&b':') {
+        plain.push(b':');
+    }
+    let text = format!("Basic {}", STANDARD.encode(plain));
+    let mut value = HeaderValue::from_str(&text).map_err(|_| ())?;
+    value.set_sensitive(true);
+    Ok(value)
+}

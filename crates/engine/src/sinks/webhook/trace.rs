@@ -1,0 +1,128 @@
+//! The trace that a change belongs to, in the form of W3C Trace Context.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A trace that can be passed on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Trace {
+    /// Valid by the standard.
+    pub(super) traceparent: String,
+    /// Printable ASCII.
+    pub(super) tracestate: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Written {
+    traceparent: String,
+    tracestate: Option<String>,
+}
+
+impl Trace {
+    /// Reads what the writer said: an object with `traceparent` and perhaps `tracestate`, or the
+    /// traceparent alone. What is not valid is not passed on: a receiver would begin a new trace,
+    /// which is what it does without one.
+    pub(super) fn read(context: Option<&RawValue>) -> Option<Self> {
+        let text = context?.get();
+        let written = if text.starts_with('{') {
+            serde_json::from_str(text).ok()?
+        } else {
+            Written {
+                traceparent: serde_json::from_str(text).ok()?,
+                tracestate: None,
+            }
+        };
+        is_traceparent(&written.traceparent).then(|| Trace {
+            traceparent: written.traceparent,
+            tracestate: written.tracestate.filter(|state| is_tracestate(state)),
+        })
+    }
+}
+
+fn is_traceparent(text: &str) -> bool {
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let zero = |part: &str| part.bytes().all(|b| b == b'0');
+    let mut parts = text.splitn(5, '-');
+    let (Some(version), Some(trace), Some(parent), Some(flags)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    // Later versions may say more; this one does not.
+    let rest_fits = match parts.next() {
+        None => true,
+        Some(rest) => version != "00" && is_tracestate(rest),
+    };
+    hex(version, 2)
+        && version != "ff"
+        && hex(trace, 32)
+        && !zero(trace)
+        && hex(parent, 16)
+        && !zero(parent)
+        && hex(flags, 2)
+        && rest_fits
+}
+
+/// The standard asks for 512 characters to be passed on; more need not be.
+fn is_tracestate(text: &str) -> bool {
+    !text.is_empty() && text.len() <= 512 && text.bytes().all(|b| (0x20..=0x7e).contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    fn read(json: &str) -> Option<Trace> {
+        let raw = RawValue::from_string(json.to_owned()).unwrap();
+        Trace::read(Some(&raw))
+    }
+
+    #[test]
+    fn an_object_or_the_parent_alone() {
+        let trace = read(&format!(
+            r#"{{"traceparent":"{PARENT}","tracestate":"a=1,b=2","other":[1]}}"#
+        ));
+        let trace = trace.unwrap();
+        assert_eq!(trace.traceparent, PARENT);
+        assert_eq!(trace.tracestate.as_deref(), Some("a=1,b=2"));
+        let alone = read(&format!("\"{PARENT}\"")).unwrap();
+        assert_eq!(
+            (alone.traceparent.as_str(), alone.tracestate),
+            (PARENT, None)
+        );
+    }
+
+    #[test]
+    fn later_versions_may_say_more() {
+        let later = PARENT.replacen("00", "01", 1);
+        assert!(is_traceparent(&later) && is_traceparent(&format!("{later}-more")));
+        assert!(!is_traceparent(&format!("{PARENT}-more")));
+    }
+
+    #[test]
+    fn what_is_not_valid_is_not_passed_on() {
+        for bad in [
+            "",
+            "00-0-0-01",
+            "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+            "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01",
+            "00-00000000000000000000000000000000-00f067aa0ba902b7-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
+            "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0\\u000a",
+        ] {
+            assert_eq!(read(&format!("\"{bad}\"")), None, "{bad}");
+        }
+        for bad in ["null", "7", "[]", "{}", r#"{"traceparent":7}"#] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+        let state = read(&format!(
+            r#"{{"traceparent":"{PARENT}","tracestate":"a\n"}}"#
+        ));
+        assert_eq!(state.unwrap().tracestate, None);
+        assert_eq!(Trace::read(None), None);
+    }
+}

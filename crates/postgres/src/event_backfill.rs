@@ -1,0 +1,119 @@
+//! Existing rows as events.
+
+use changefeed_core::{Backfill, Error, EventTrigger, Result};
+
+use crate::backfill::{estimate, progress, resume_after};
+use crate::error::db;
+use crate::source::Table;
+use crate::template::fill;
+use crate::{PostgresStore, quote};
+
+impl PostgresStore {
+    pub(crate) async fn backfill_events(
+        &self,
+        trigger: &EventTrigger,
+        batch: usize,
+    ) -> Result<Backfill> {
+        if batch == 0 {
+            return Err(Error::invalid("a backfill batch needs at least one row"));
+        }
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        let table = Table::find(&*transaction, &trigger.definition.table).await?;
+        if table.key.is_empty() {
+            return Err(Error::invalid(format!(
+                "table {} has no primary key, so a backfill could not say how far it has come",
+                table.name
+            ))
+            .advise("add a primary key to it"));
+        }
+        if transaction
+            .query_opt(
+                "select from changefeed.event_backfill where trigger_id = $1",
+                &[&trigger.id.0],
+            )
+            .await
+            .map_err(db)?
+            .is_none()
+        {
+            let total = estimate(&*transaction, &table).await?;
+            transaction
+                .execute(
+                    "insert into changefeed.event_backfill (trigger_id, total) values ($1, $2) \
+                     on conflict do nothing",
+                    &[&trigger.id.0, &total],
+                )
+                .await
+                .map_err(db)?;
+        }
+        // One backfill at a time; the position is read under the lock.
+        let state = transaction
+            .query_one(
+                "select last_key is not null, done, total, finished_at is not null \
+                 from changefeed.event_backfill where trigger_id = $1 for update",
+                &[&trigger.id.0],
+            )
+            .await
+            .map_err(db)?;
+        let (resumed, done, total, finished): (bool, i64, i64, bool) =
+            (state.get(0), state.get(1), state.get(2), state.get(3));
+        if finished {
+            return Ok(progress(0, done, total, true));
+        }
+        let row = transaction
+            .query_one(
+                "select e.after, e.order_key, coalesce(e.shard, 'null::smallint'), \
+                        (select feed_id from changefeed.event_trigger where trigger_id = $1) \
+                 from changefeed.event_capture($1, $2, 't', 't') e",
+                &[&trigger.id.0, &table.oid],
+            )
+            .await
+            .map_err(db)?;
+        let text = |place: usize| -> String { row.get(place) };
+        let publish = match row.get::<_, Option<i16>>(3) {
+            Some(feed) => format!(
+                "published as (insert into changefeed.change (feed_id, shard, change_id) \
+                 select {feed}, p.shard, p.change_id from picked p),"
+            ),
+            None => String::new(),
+        };
+        let columns: Vec<String> = table
+            .key
+            .iter()
+            .map(|c| format!("t.{}", quote::identifier(&c.name)))
+            .collect();
+        let resume = resume_after(&table, &columns.join(", "));
+        let sql = fill(
+            include_str!("sql/event_backfill.sql"),
+            &[
+                ("key", &table.key_array("t")),
+                ("image", &text(0)),
+                ("order_key", &text(1)),
+                ("shard", &text(2)),
+                ("order", &columns.join(", ")),
+                ("table", &table.sql),
+                ("resume", if resumed { &resume } else { "" }),
+                ("publish", &publish),
+            ],
+        );
+        let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+        let added: i64 = transaction
+            .query_one(&sql, &[&trigger.id.0, &limit])
+            .await
+            .map_err(db)?
+            .get(0);
+        let finished = added < limit;
+        if finished {
+            transaction
+                .execute(
+                    "update changefeed.event_backfill set finished_at = clock_timestamp() \
+                     where trigger_id = $1",
+                    &[&trigger.id.0],
+                )
+                .await
+                .map_err(db)?;
+        }
+        transaction.commit().await.map_err(db)?;
+        Ok(progress(added, done + added, total, finished))
+    }
+}

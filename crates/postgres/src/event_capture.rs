@@ -1,0 +1,408 @@
+//! The database triggers that write the event log.
+
+use changefeed_core::{Error, Kind, Result, TriggerDefinition, TriggerId, Updates};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+use crate::quote;
+use crate::source::Table;
+use crate::template::{dollar_quote, fill};
+
+/// What our functions set, so that the writer's session does not show in an event: the forms of
+/// times, bytes, intervals, numbers and money, and where names are looked up.
+const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
+     set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
+     set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64";
+
+/// How long to wait for writers to finish before a trigger is created on their table. Later
+/// writers wait behind us meanwhile.
+const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
+
+/// What the table is like now, as far as capture depends on it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Shape {
+    /// Whether statement triggers see everything.
+    by_statement: bool,
+    /// The columns of the table and of its partitions.
+    pub(crate) signatures: Vec<String>,
+}
+
+impl Shape {
+    /// The shape of a table that is gone.
+    pub(crate) fn none() -> Self {
+        Shape {
+            by_statement: false,
+            signatures: Vec::new(),
+        }
+    }
+
+    pub(crate) async fn load(client: &impl GenericClient, table: u32) -> Result<Option<Self>> {
+        let row = client
+            .query_opt(include_str!("sql/event_table.sql"), &[&table])
+            .await
+            .map_err(db)?;
+        Ok(row.map(|row| Shape {
+            by_statement: row.get(0),
+            signatures: row.get(1),
+        }))
+    }
+}
+
+/// Which kinds of triggers serve which operations.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Plan {
+    statement: Vec<&'static str>,
+    row: Vec<&'static str>,
+}
+
+impl Plan {
+    /// No triggers at all.
+    pub(crate) fn none() -> Self {
+        Plan {
+            statement: Vec::new(),
+            row: Vec::new(),
+        }
+    }
+
+    pub(crate) fn new(definition: &TriggerDefinition, shape: &Shape) -> Self {
+        let capture = &definition.capture;
+        // The condition of one row must not fail others, so each row is looked at by itself.
+        let by_statement = shape.by_statement && capture.condition.is_none();
+        let mut plan = Plan::none();
+        for (wanted, operation) in [(capture.insert, "insert"), (capture.delete, "delete")] {
+            match (wanted, by_statement) {
+                (true, true) => plan.statement.push(operation),
+                (true, false) => plan.row.push(operation),
+                (false, _) => {}
+            }
+        }
+        // Which old row belongs to which new one is certain only row by row.
+        if capture.update != Updates::Ignored {
+            plan.row.push("update");
+        }
+        plan
+    }
+
+    /// The names of the triggers that must be there.
+    pub(crate) fn triggers(&self, id: TriggerId) -> Vec<String> {
+        let mut names: Vec<String> = self.statement.iter().map(|op| name(id, op)).collect();
+        if !self.row.is_empty() {
+            names.push(name(id, "row"));
+        }
+        if !names.is_empty() {
+            names.push(name(id, "truncate"));
+        }
+        names
+    }
+}
+
+/// Sorts before the application's own triggers, so that what they change in turn comes after.
+fn name(id: TriggerId, what: &str) -> String {
+    format!("00_changefeed_event_{}_{what}", id.0)
+}
+
+fn function(id: TriggerId, what: &str) -> String {
+    quote::identifier(&format!("capture_event_{}_{what}", id.0))
+}
+
+/// Creates or replaces the functions and creates the triggers that are missing.
+pub(crate) async fn install(
+    client: &impl GenericClient,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+    table: &Table,
+) -> Result<()> {
+    let shape = Shape::load(client, table.oid)
+        .await?
+        .ok_or_else(|| Error::not_found(format!("table {} was dropped meanwhile", table.name)))?;
+    let plan = Plan::new(definition, &shape);
+    write_functions(client, id, definition, table, &shape, &plan).await?;
+    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+    let sql = create_triggers(id, table, &plan);
+    client.batch_execute(&sql).await.map_err(|e| {
+        let error = db(e);
+        match error.kind() {
+            Kind::Permission => Error::new(
+                Kind::Permission,
+                format!(
+                    "the database user may not create a trigger on {}",
+                    table.name
+                ),
+            )
+            .advise(format!("grant trigger on {} to this user", table.sql))
+            .caused_by(error),
+            Kind::Busy => Error::new(
+                Kind::Busy,
+                format!("somebody has been writing to {} for too long", table.name),
+            )
+            .advise("try again when there are no long transactions on it")
+            .caused_by(error),
+            _ => error,
+        }
+    })
+}
+
+/// Writes the functions for the columns that the table has now.
+pub(crate) async fn write_functions(
+    client: &impl GenericClient,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+    table: &Table,
+    shape: &Shape,
+    plan: &Plan,
+) -> Result<()> {
+    client
+        .execute(
+            "update changefeed.event_trigger set signatures = $2 where trigger_id = $1",
+            &[&id.0, &shape.signatures],
+        )
+        .await
+        .map_err(db)?;
+    if !plan.statement.is_empty() {
+        let sql = statement_function(client, id, table, shape).await?;
+        client.batch_execute(&sql).await.map_err(db)?;
+    }
+    if !plan.row.is_empty() {
+        if let Some(condition) = &definition.capture.condition {
+            check_condition(client, table, condition).await?;
+        }
+        let sql = row_function(client, id, definition, table, shape).await?;
+        client
+            .batch_execute(&sql)
+            .await
+            .map_err(|e| condition_error(definition, e))?;
+    }
+    Ok(())
+}
+
+/// A literal array of the signatures.
+fn signatures(shape: &Shape) -> String {
+    let all: Vec<String> = shape.signatures.iter().map(|s| quote::literal(s)).collect();
+    format!("array[{}]::text[]", all.join(", "))
+}
+
+async fn statement_function(
+    client: &impl GenericClient,
+    id: TriggerId,
+    table: &Table,
+    shape: &Shape,
+) -> Result<String> {
+    let row = client
+        .query_one(
+            "select changefeed.event_statement($1, $2, 'I'), \
+                    changefeed.event_statement($1, $2, 'D')",
+            &[&id.0, &table.oid],
+        )
+        .await
+        .map_err(db)?;
+    let (insert, delete): (String, String) = (row.get(0), row.get(1));
+    let signatures = signatures(shape);
+    Ok(fill(
+        include_str!("sql/event_capture_statement.sql"),
+        &[
+            ("function", &function(id, "statement")),
+            ("settings", SETTINGS),
+            ("quote", &dollar_quote(&[&insert, &delete, &signatures])),
+            ("signatures", &signatures),
+            ("insert", &insert),
+            ("delete", &delete),
+            ("trigger_id", &id.0.to_string()),
+        ],
+    ))
+}
+
+async fn row_function(
+    client: &impl GenericClient,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+    table: &Table,
+    shape: &Shape,
+) -> Result<String> {
+    let row = client
+        .query_one(
+            "select n.before, n.after, n.differs, n.order_key, o.order_key, \
+                    coalesce(n.shard, 'null'), coalesce(o.shard, 'null'), \
+                    (select feed_id from changefeed.event_trigger where trigger_id = $1) \
+             from changefeed.event_capture($1, $2, 'old', 'new') n, \
+                  changefeed.event_capture($1, $2, 'old', 'old') o",
+            &[&id.0, &table.oid],
+        )
+        .await
+        .map_err(db)?;
+    let text = |place: usize| -> String { row.get(place) };
+    let publish = match row.get::<_, Option<i16>>(7) {
+        Some(feed) => format!(
+            "insert into changefeed.change (feed_id, shard, change_id) \
+             values ({feed}, to_shard, id);"
+        ),
+        None => String::new(),
+    };
+    let condition = match &definition.capture.condition {
+        Some(expression) => fill(
+            include_str!("sql/event_condition.sql"),
+            &[
+                ("expression", expression),
+                ("name", &quote::literal(definition.name.as_str())),
+            ],
+        ),
+        None => String::new(),
+    };
+    let signatures = signatures(shape);
+    let (before, after, differs) = (text(0), text(1), text(2));
+    Ok(fill(
+        include_str!("sql/event_capture_row.sql"),
+        &[
+            ("function", &function(id, "row")),
+            ("settings", SETTINGS),
+            (
+                "quote",
+                &dollar_quote(&[&before, &after, &differs, &condition, &signatures]),
+            ),
+            ("signatures", &signatures),
+            ("condition", &condition),
+            ("before", &before),
+            ("after", &after),
+            ("differs", &differs),
+            ("new_order_key", &text(3)),
+            ("old_order_key", &text(4)),
+            ("new_shard", &text(5)),
+            ("old_shard", &text(6)),
+            ("publish", &publish),
+            ("trigger_id", &id.0.to_string()),
+        ],
+    ))
+}
+
+/// Has the server look at a condition as it would in the trigger, so that a mistake shows now and
+/// not with the first write.
+async fn check_condition(
+    client: &impl GenericClient,
+    table: &Table,
+    condition: &str,
+) -> Result<()> {
+    let look_in = |path: &str| format!("set local search_path = {path}");
+    let before: String = client
+        .query_one("select current_setting('search_path')", &[])
+        .await
+        .map_err(db)?
+        .get(0);
+    client
+        .batch_execute(&look_in("pg_catalog, pg_temp"))
+        .await
+        .map_err(db)?;
+    // Prepared, never run: it is one statement, or it is refused.
+    let sql = format!(
+        "select from {table} old, {table} new where ({condition}\n)",
+        table = table.sql,
+    );
+    let checked = client.prepare(&sql).await.map_err(|e| {
+        Error::invalid("the condition is not a SQL condition over 'old' and 'new'")
+            .advise(
+                "write, for example, new.status = 'paid' and old.status is distinct from \
+                 new.status; names outside pg_catalog need their schema",
+            )
+            .caused_by(db(e))
+    });
+    checked?;
+    client.batch_execute(&look_in(&before)).await.map_err(db)
+}
+
+fn condition_error(definition: &TriggerDefinition, error: tokio_postgres::Error) -> Error {
+    let error = db(error);
+    if definition.capture.condition.is_some() && error.kind() == Kind::Database {
+        return Error::invalid("the condition is not a SQL condition over 'old' and 'new'")
+            .advise("write, for example, new.status = 'paid'")
+            .caused_by(error);
+    }
+    error
+}
+
+fn create_triggers(id: TriggerId, table: &Table, plan: &Plan) -> String {
+    let mut sql = String::new();
+    let mut add = |trigger: String, when: String, what: &str, call: String| {
+        let trigger = quote::identifier(&trigger);
+        sql.push_str(&format!(
+            "create trigger {trigger} after {when} on {table} {what} execute function {call};\n",
+            table = table.sql,
+        ));
+    };
+    for operation in &plan.statement {
+        let rows = if *operation == "insert" { "new" } else { "old" };
+        add(
+            name(id, operation),
+            (*operation).to_owned(),
+            &format!("referencing {rows} table as changed for each statement"),
+            format!("changefeed.{}()", function(id, "statement")),
+        );
+    }
+    if !plan.row.is_empty() {
+        add(
+            name(id, "row"),
+            plan.row.join(" or "),
+            "for each row",
+            format!("changefeed.{}()", function(id, "row")),
+        );
+    }
+    if !plan.statement.is_empty() || !plan.row.is_empty() {
+        add(
+            name(id, "truncate"),
+            "truncate".to_owned(),
+            "for each statement",
+            format!("changefeed.event_truncated('{}')", id.0),
+        );
+    }
+    sql
+}
+
+/// Removes the triggers, wherever their table is by now, and their functions.
+pub(crate) async fn uninstall(
+    client: &impl GenericClient,
+    id: TriggerId,
+    table: Option<&Table>,
+) -> Result<()> {
+    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+    let mut sql = String::from("set local client_min_messages = warning;\n");
+    for what in ["statement", "row"] {
+        sql.push_str(&format!(
+            "drop function if exists changefeed.{} cascade;\n",
+            function(id, what)
+        ));
+    }
+    if let Some(table) = table {
+        sql.push_str(&format!(
+            "drop trigger if exists {} on {};\n",
+            quote::identifier(&name(id, "truncate")),
+            table.sql
+        ));
+    }
+    sql.push_str("reset client_min_messages");
+    client.batch_execute(&sql).await.map_err(db)
+}
+
+/// Checks that events can be captured from a table, and says why not.
+pub(crate) fn check(definition: &TriggerDefinition, table: &Table) -> Result<()> {
+    crate::capture::check_kind(table)?;
+    let capture = &definition.capture;
+    let named = capture
+        .update
+        .columns()
+        .into_iter()
+        .flatten()
+        .chain(capture.payload.iter().flatten())
+        .chain(capture.feed.iter().filter_map(|f| f.shard_by.as_ref()))
+        .chain(match &capture.order_by {
+            Some(changefeed_core::OrderBy::Column(column)) => Some(column),
+            _ => None,
+        });
+    for column in named {
+        table.column(column)?;
+    }
+    if capture.order_by == Some(changefeed_core::OrderBy::Key) && table.key.is_empty() {
+        return Err(Error::invalid(format!(
+            "table {} has no primary key to order its events by",
+            table.name
+        ))
+        .advise("name a column instead"));
+    }
+    Ok(())
+}

@@ -1,0 +1,379 @@
+//! Tables that were altered after their event trigger was made: following them, and saying what
+//! cannot be followed or captured at all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use changefeed_core::{
+    EventTrigger, Finding, OrderBy, Result, Severity, TriggerDefinition, Updates,
+};
+use tokio_postgres::GenericClient;
+
+use crate::PostgresStore;
+use crate::error::db;
+use crate::event_capture::{self, Plan, Shape};
+use crate::source::Table;
+use crate::triggers::trigger;
+
+/// Object ids from here on are not the server's own.
+const FIRST_FOREIGN_TYPE: u32 = 16384;
+
+/// An event trigger beside its table as it is now.
+struct Look {
+    trigger: EventTrigger,
+    /// None if the table is gone.
+    table: Option<Table>,
+    /// The columns when the functions were written.
+    known: Vec<String>,
+    shape: Shape,
+    plan: Plan,
+    installed: BTreeMap<String, bool>,
+}
+
+impl Look {
+    async fn at(client: &impl GenericClient, row: &tokio_postgres::Row) -> Result<Option<Self>> {
+        let trigger = trigger(row)?;
+        let Some(table) = Table::load(client, row.get(5)).await? else {
+            return Ok(Some(Look {
+                plan: Plan::none(),
+                shape: Shape::none(),
+                trigger,
+                table: None,
+                known: Vec::new(),
+                installed: BTreeMap::new(),
+            }));
+        };
+        // Dropped between the two looks.
+        let Some(shape) = Shape::load(client, table.oid).await? else {
+            return Ok(None);
+        };
+        let installed = client
+            .query(
+                include_str!("sql/event_installed.sql"),
+                &[
+                    &table.oid,
+                    &format!("00\\_changefeed\\_event\\_{}\\_%", trigger.id.0),
+                ],
+            )
+            .await
+            .map_err(db)?;
+        Ok(Some(Look {
+            plan: Plan::new(&trigger.definition, &shape),
+            known: row.get(6),
+            installed: installed.iter().map(|r| (r.get(0), r.get(1))).collect(),
+            trigger,
+            table: Some(table),
+            shape,
+        }))
+    }
+
+    fn columns_changed(&self) -> bool {
+        let known: BTreeSet<&String> = self.known.iter().collect();
+        known != self.shape.signatures.iter().collect()
+    }
+
+    fn triggers_differ(&self) -> bool {
+        let wanted: BTreeSet<String> = self.plan.triggers(self.trigger.id).into_iter().collect();
+        wanted != self.installed.keys().cloned().collect()
+    }
+
+    fn disabled(&self) -> Vec<&str> {
+        self.installed
+            .iter()
+            .filter(|(_, fires)| !**fires)
+            .map(|(name, _)| name.as_str())
+            .collect()
+    }
+
+    /// Whether the functions may be written anew without a person's consent. A condition runs
+    /// with our rights, and a column of a new type could bring operators of its own into it.
+    fn may_be_followed(&self) -> bool {
+        if self.trigger.definition.capture.condition.is_none() || !self.columns_changed() {
+            return true;
+        }
+        let known: BTreeSet<&str> = self.known.iter().flat_map(|s| s.split(',')).collect();
+        let now: BTreeSet<&str> = self
+            .shape
+            .signatures
+            .iter()
+            .flat_map(|s| s.split(','))
+            .collect();
+        let harmless = |column: &&&str| {
+            column
+                .rsplit(':')
+                .next()
+                .and_then(|oid| oid.parse::<u32>().ok())
+                .is_some_and(|oid| oid < FIRST_FOREIGN_TYPE)
+        };
+        known.is_subset(&now) && now.difference(&known).all(|c| harmless(&c))
+    }
+
+    fn finding(
+        &self,
+        severity: Severity,
+        message: String,
+        advice: impl Into<Option<String>>,
+    ) -> Finding {
+        Finding {
+            severity,
+            subject: format!("trigger {}", self.trigger.definition.name),
+            message,
+            advice: advice.into(),
+        }
+    }
+
+    fn replace_advice(&self) -> String {
+        format!(
+            "look at it, and run `changefeed trigger create {} … --replace`",
+            self.trigger.definition.name
+        )
+    }
+
+    /// Columns that the definition names and the table has no more.
+    fn missing_columns(&self) -> Vec<String> {
+        let Some(table) = &self.table else {
+            return Vec::new();
+        };
+        let mut definition = self.trigger.definition.clone();
+        let mut missing = Vec::new();
+        each_column(&mut definition, |name| {
+            if table.column(name).is_err() {
+                missing.push(name.clone());
+            }
+        });
+        missing.sort();
+        missing.dedup();
+        missing
+    }
+}
+
+/// Visits every column that a definition names.
+fn each_column(definition: &mut TriggerDefinition, mut visit: impl FnMut(&mut String)) {
+    let capture = &mut definition.capture;
+    if let Updates::Of(columns) = &mut capture.update {
+        columns.iter_mut().for_each(&mut visit);
+    }
+    capture
+        .payload
+        .iter_mut()
+        .flatten()
+        .chain(capture.feed.iter_mut().filter_map(|f| f.shard_by.as_mut()))
+        .for_each(&mut visit);
+    if let Some(OrderBy::Column(column)) = &mut capture.order_by {
+        visit(column);
+    }
+}
+
+impl PostgresStore {
+    pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for look in self.looks().await? {
+            if look.table.is_none() || !(look.columns_changed() || look.triggers_differ()) {
+                continue;
+            }
+            if !look.may_be_followed() {
+                findings.push(look.finding(
+                    Severity::Warning,
+                    "its table was altered, and its condition holds nothing back until somebody \
+                     has looked at it"
+                        .to_owned(),
+                    look.replace_advice(),
+                ));
+                continue;
+            }
+            match self.follow(&look).await {
+                Ok(true) => findings.push(look.finding(
+                    Severity::Ok,
+                    "its table was altered; the database triggers were made anew".to_owned(),
+                    None,
+                )),
+                Ok(false) => {}
+                Err(error) => findings.push(look.finding(
+                    Severity::Warning,
+                    format!("its table was altered, but the triggers could not be made anew: {error}"),
+                    error
+                        .advice()
+                        .map_or_else(|| look.replace_advice(), str::to_owned),
+                )),
+            }
+        }
+        Ok(findings)
+    }
+
+    /// Writes functions and triggers anew for the table as it is. False if somebody else is at it.
+    async fn follow(&self, look: &Look) -> Result<bool> {
+        let Some(table) = &look.table else {
+            return Ok(false);
+        };
+        let id = look.trigger.id;
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        let Some(row) = transaction
+            .query_opt(
+                "select columns::text from changefeed.event_trigger \
+                 where trigger_id = $1 and dropped_at is null for update skip locked",
+                &[&id.0],
+            )
+            .await
+            .map_err(db)?
+        else {
+            return Ok(false);
+        };
+        let places: BTreeMap<String, i16> = serde_json::from_str(row.get(0)).unwrap_or_default();
+        let mut definition = look.trigger.definition.clone();
+        each_column(&mut definition, |name| {
+            let now = places
+                .get(name.as_str())
+                .and_then(|place| table.columns.iter().find(|c| c.place == *place));
+            if let Some(column) = now {
+                name.clone_from(&column.name);
+            }
+        });
+        crate::triggers::rewrite(&*transaction, id, &definition, table).await?;
+        if look.triggers_differ() {
+            event_capture::uninstall(&*transaction, id, Some(table)).await?;
+            event_capture::install(&*transaction, id, &definition, table).await?;
+        } else {
+            event_capture::write_functions(
+                &*transaction,
+                id,
+                &definition,
+                table,
+                &look.shape,
+                &look.plan,
+            )
+            .await?;
+        }
+        transaction.commit().await.map_err(db)?;
+        Ok(true)
+    }
+
+    async fn looks(&self) -> Result<Vec<Look>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/event_triggers.sql"), &[])
+            .await
+            .map_err(db)?;
+        let mut looks = Vec::new();
+        for row in &rows {
+            looks.extend(Look::at(&**client, row).await?);
+        }
+        Ok(looks)
+    }
+
+    pub(crate) async fn look_at_capture(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for look in self.looks().await? {
+            let before = findings.len();
+            describe(&look, &mut findings);
+            if let Some(gap) = self.newest_gap(&look).await? {
+                findings.push(gap);
+            }
+            if findings.len() == before {
+                findings.push(look.finding(
+                    Severity::Ok,
+                    format!("captures {}", look.trigger.definition.table),
+                    None,
+                ));
+            }
+        }
+        findings.extend(LIMITS.map(|(message, advice)| Finding {
+            severity: Severity::Note,
+            subject: "PostgreSQL".to_owned(),
+            message: message.to_owned(),
+            advice: Some(advice.to_owned()),
+        }));
+        Ok(findings)
+    }
+
+    async fn newest_gap(&self, look: &Look) -> Result<Option<Finding>> {
+        let client = self.client().await?;
+        let row = client
+            .query_opt(
+                "select what, to_char(happened_at at time zone 'UTC', \
+                                      'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), by_user, \
+                        count(*) over () \
+                 from changefeed.event_gap where trigger_id = $1 \
+                 order by happened_at desc limit 1",
+                &[&look.trigger.id.0],
+            )
+            .await
+            .map_err(db)?;
+        Ok(row.map(|row| {
+            let (what, at, user, count): (String, String, String, i64) =
+                (row.get(0), row.get(1), row.get(2), row.get(3));
+            look.finding(
+                Severity::Warning,
+                format!("{what} by {user} at {at} removed rows without events ({count} in all)"),
+                "delete from changefeed.event_gap once the receivers know".to_owned(),
+            )
+        }))
+    }
+}
+
+fn describe(look: &Look, findings: &mut Vec<Finding>) {
+    let name = &look.trigger.definition.name;
+    if look.table.is_none() {
+        findings.push(look.finding(
+            Severity::Problem,
+            format!("its table {} was dropped", look.trigger.definition.table),
+            format!("`changefeed trigger drop {name}` removes it"),
+        ));
+        return;
+    }
+    if look.triggers_differ() {
+        findings.push(look.finding(
+            Severity::Problem,
+            "its database triggers are not those that its table needs now".to_owned(),
+            "a running `changefeed serve` or `changefeed deliver` mends that, where its user may"
+                .to_owned(),
+        ));
+    } else if look.columns_changed() {
+        let advice = if look.may_be_followed() {
+            "a running `changefeed serve` or `changefeed deliver` makes it fast again".to_owned()
+        } else {
+            look.replace_advice()
+        };
+        let message = match look.trigger.definition.capture.condition {
+            None => "its table was altered: capture goes on, more slowly",
+            Some(_) => {
+                "its table was altered: capture goes on, more slowly and without its condition"
+            }
+        };
+        findings.push(look.finding(Severity::Warning, message.to_owned(), advice));
+    }
+    for disabled in look.disabled() {
+        findings.push(look.finding(
+            Severity::Problem,
+            format!("the database trigger {disabled} is disabled"),
+            format!(
+                "alter table {} enable trigger \"{disabled}\"",
+                look.trigger.definition.table
+            ),
+        ));
+    }
+    let missing = look.missing_columns();
+    if !missing.is_empty() {
+        findings.push(look.finding(
+            Severity::Warning,
+            format!("it names columns that are gone: {}", missing.join(", ")),
+            look.replace_advice(),
+        ));
+    }
+}
+
+/// What no trigger on PostgreSQL can see.
+const LIMITS: [(&str, &str); 3] = [
+    (
+        "TRUNCATE makes no events; it is remembered and shown here",
+        "use DELETE where receivers must know of every row",
+    ),
+    (
+        "writes with session_replication_role = replica, logical replication among them, fire no \
+         triggers and make no events",
+        "capture on the publishing side",
+    ),
+    (
+        "an update that moves a row to another partition is a DELETE and an INSERT",
+        "choose partition keys that do not change",
+    ),
+];

@@ -1,0 +1,343 @@
+//! Looking into the event log, delivering again, and cleaning up.
+
+use changefeed_core::{
+    Attempt, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventSalt, EventStatus,
+    EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
+    TriggerState, session_json, trace_json,
+};
+use serde_json::value::RawValue;
+use tokio_postgres::Row;
+use tokio_postgres::types::{FromSql, ToSql, Type};
+
+use crate::PostgresStore;
+use crate::error::db;
+
+/// Events that one statement makes pending again.
+const REDELIVER_BATCH: i64 = 1000;
+
+impl PostgresStore {
+    pub(crate) async fn list_events(
+        &self,
+        filter: &EventFilter,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>> {
+        let limit = i64::try_from(Page::check_limit(limit)?).unwrap_or(i64::MAX);
+        let client = self.client().await?;
+        let mut matching = Matching::new(filter);
+        let sql = format!(
+            "{} where {} order by e.change_id desc limit {}",
+            include_str!("sql/event_log.sql"),
+            matching.conditions(),
+            matching.bind(limit),
+        );
+        let rows = client
+            .query(&sql, &matching.parameters())
+            .await
+            .map_err(db)?;
+        rows.iter().map(logged).collect()
+    }
+
+    pub(crate) async fn show_event(
+        &self,
+        id: EventId,
+    ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
+        let Some(change_id) = self.change_of(id).await? else {
+            return Ok(None);
+        };
+        let client = self.client().await?;
+        let sql = format!(
+            "{} where e.change_id = $1",
+            include_str!("sql/event_log.sql")
+        );
+        let parameters: [&(dyn ToSql + Sync); 1] = [&change_id];
+        let (event, attempts) = tokio::try_join!(
+            client.query_opt(&sql, &parameters),
+            client.query(include_str!("sql/event_attempts.sql"), &parameters),
+        )
+        .map_err(db)?;
+        let Some(event) = event else {
+            return Ok(None);
+        };
+        let attempts: Result<Vec<LoggedAttempt>> = attempts.iter().map(attempt).collect();
+        Ok(Some((logged(&event)?, attempts?)))
+    }
+
+    /// The change behind an event id, if the id is one of ours.
+    async fn change_of(&self, id: EventId) -> Result<Option<i64>> {
+        let client = self.client().await?;
+        let row = client
+            .query_one("select salt from changefeed.event_salt", &[])
+            .await
+            .map_err(db)?;
+        Ok(id.change_id(EventSalt::new(row.get(0))))
+    }
+
+    pub(crate) async fn redeliver_one(&self, id: EventId) -> Result<u64> {
+        let unknown = || {
+            Error::not_found(format!("there is no event {id}"))
+                .advise("`changefeed event list` shows the events")
+        };
+        let change_id = self.change_of(id).await?.ok_or_else(unknown)?;
+        let client = self.client().await?;
+        let row = client
+            .query_opt(include_str!("sql/event_redeliver_one.sql"), &[&change_id])
+            .await
+            .map_err(db)?
+            .ok_or_else(unknown)?;
+        let (done, dropped): (bool, bool) = (row.get(0), row.get(1));
+        if dropped {
+            return Err(
+                Error::invalid(format!("the trigger of event {id} was dropped"))
+                    .advise("create a trigger of the same table, and send the row by hand"),
+            );
+        }
+        if !done {
+            return Err(Error::new(
+                Kind::Busy,
+                format!("event {id} is being delivered at this moment"),
+            )
+            .advise("try again when the attempt is over"));
+        }
+        Ok(1)
+    }
+
+    pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
+        let client = self.client().await?;
+        // From the newest to the oldest, once: what fails again at once is not taken up again.
+        let mut filter = filter.clone();
+        let mut total = 0;
+        loop {
+            let mut matching = Matching::new(&filter);
+            let sql = format!(
+                "with picked as materialized ( \
+                     select e.ctid as place, e.change_id from changefeed.event e \
+                     join changefeed.event_trigger t on t.trigger_id = e.trigger_id \
+                         and t.dropped_at is null \
+                     where e.state <> 'p' and {} order by e.change_id desc limit {} \
+                     for update of e), \
+                 done as ( \
+                     update changefeed.event e \
+                     set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
+                         generation = e.generation + 1, locked_by = null \
+                     where e.ctid = any (array(select p.place from picked p)) \
+                     returning 1) \
+                 select (select count(*) from done), min(p.change_id) from picked p",
+                matching.conditions(),
+                matching.bind(REDELIVER_BATCH),
+            );
+            let row = client
+                .query_one(&sql, &matching.parameters())
+                .await
+                .map_err(db)?;
+            drop(matching);
+            total += u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
+            match row.get::<_, Option<i64>>(1) {
+                Some(last) => filter.before = Some(last),
+                None => return Ok(total),
+            }
+        }
+    }
+
+    pub(crate) async fn clean_up_batch(
+        &self,
+        trigger: Option<&EventTrigger>,
+        what: CleanUp,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        let client = self.client().await?;
+        let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+        let seconds = what.after.as_secs_f64().min(1e11);
+        let row = client
+            .query_one(
+                include_str!("sql/event_clean_up.sql"),
+                &[
+                    &trigger.map(|t| t.id.0),
+                    &seconds,
+                    &limit,
+                    &what.dead_letters,
+                ],
+            )
+            .await
+            .map_err(db)?;
+        let events: i64 = row.get(0);
+        Ok(Cleaned {
+            events: u64::try_from(events).unwrap_or(0),
+            attempts: u64::try_from(row.get::<_, i64>(1)).unwrap_or(0),
+            more: events >= limit,
+        })
+    }
+
+    pub(crate) async fn states_of_triggers(&self) -> Result<Vec<TriggerState>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/trigger_states.sql"), &[])
+            .await
+            .map_err(db)?;
+        rows.iter()
+            .map(|row| {
+                Ok(TriggerState {
+                    trigger: row.get::<_, &str>(0).parse()?,
+                    pending: row.get(1),
+                    in_flight: row.get(2),
+                    dead: row.get(3),
+                    overdue_ms: row.get(4),
+                })
+            })
+            .collect()
+    }
+}
+
+/// A filter as SQL, with its parameters.
+struct Matching<'a> {
+    filter: &'a EventFilter,
+    values: Vec<Box<dyn ToSql + Sync + Send + 'a>>,
+}
+
+impl<'a> Matching<'a> {
+    fn new(filter: &'a EventFilter) -> Self {
+        Matching {
+            filter,
+            values: Vec::new(),
+        }
+    }
+
+    fn bind(&mut self, value: impl ToSql + Sync + Send + 'a) -> String {
+        self.values.push(Box::new(value));
+        format!("${}", self.values.len())
+    }
+
+    fn conditions(&mut self) -> String {
+        let filter = self.filter;
+        let mut all = vec!["true".to_owned()];
+        if let Some(trigger) = &filter.trigger {
+            let place = self.bind(trigger.as_str());
+            all.push(format!("t.name = {place}"));
+        }
+        if let Some(status) = filter.status {
+            // Spelt out, so that the index over dead letters can be used.
+            all.push(format!("e.state = '{}'", status.letter()));
+        }
+        if let Some(since) = filter.since {
+            let place = self.bind(since);
+            all.push(format!("e.created_at >= {place}"));
+        }
+        if let Some(until) = filter.until {
+            let place = self.bind(until);
+            all.push(format!("e.created_at < {place}"));
+        }
+        if let Some(before) = filter.before {
+            let place = self.bind(before);
+            all.push(format!("e.change_id < {place}"));
+        }
+        let newest = |test: String| {
+            format!(
+                "exists (select from (select a.status, a.error from changefeed.event_attempt a \
+                 where a.change_id = e.change_id and not a.late order by a.id desc limit 1) a \
+                 where {test})"
+            )
+        };
+        if let Some(status) = filter.http_status {
+            let place = self.bind(i16::try_from(status).unwrap_or(i16::MAX));
+            all.push(newest(format!("a.status = {place}")));
+        }
+        if let Some(error) = &filter.error {
+            let place = self.bind(error.as_str());
+            all.push(newest(format!(
+                "strpos(lower(a.error), lower({place})) > 0"
+            )));
+        }
+        all.join(" and ")
+    }
+
+    fn parameters(&self) -> Vec<&(dyn ToSql + Sync)> {
+        self.values
+            .iter()
+            .map(|v| -> &(dyn ToSql + Sync) { v.as_ref() })
+            .collect()
+    }
+}
+
+/// Bytes as the server sent them. In a database without an encoding of its own (`SQL_ASCII`) a
+/// text need not be UTF-8; what is not is replaced here, so that one such row cannot stop others.
+struct Bytes(String);
+
+impl<'a> FromSql<'a> for Bytes {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Self, Box<dyn std::error::Error + Sync + Send>> {
+        Ok(Bytes(String::from_utf8_lossy(raw).into_owned()))
+    }
+
+    fn accepts(kind: &Type) -> bool {
+        matches!(*kind, Type::JSON | Type::TEXT)
+    }
+}
+
+/// The part of a row that is the event, from a place on.
+pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
+    let change_id = row.get(0);
+    let json = |place: usize| -> Result<Option<Box<RawValue>>> {
+        row.get::<_, Option<Bytes>>(from + place)
+            .map(|Bytes(text)| {
+                RawValue::from_string(text).map_err(|e| {
+                    Error::new(
+                        Kind::Database,
+                        format!("the row of change {change_id} is not JSON"),
+                    )
+                    .caused_by(e)
+                })
+            })
+            .transpose()
+    };
+    let setting = |place: usize| row.get::<_, Option<Bytes>>(from + place);
+    Ok(Event {
+        id: EventId::new(change_id, EventSalt::new(row.get(from + 9))),
+        change_id,
+        op: Operation::from_letter(row.get(from))?,
+        old: json(1)?,
+        new: json(2)?,
+        session_variables: setting(3).and_then(|Bytes(text)| session_json(&text)),
+        trace_context: setting(4).and_then(|Bytes(text)| trace_json(&text)),
+        created_at: row.get(from + 5),
+        trigger: row.get::<_, &str>(from + 6).parse()?,
+        table: TableName::qualified(
+            row.get::<_, String>(from + 7),
+            row.get::<_, String>(from + 8),
+        ),
+    })
+}
+
+fn logged(row: &Row) -> Result<LoggedEvent> {
+    Ok(LoggedEvent {
+        event: captured(row, 5)?,
+        status: EventStatus::from_letter(row.get(1))?,
+        tries: u32::try_from(row.get::<_, i32>(2)).unwrap_or(0),
+        locked_by: row.get(3),
+        next_retry_at: row.get(4),
+    })
+}
+
+fn attempt(row: &Row) -> Result<LoggedAttempt> {
+    let json = |place: usize| {
+        row.get::<_, Option<Bytes>>(place)
+            .and_then(|Bytes(text)| RawValue::from_string(text).ok())
+    };
+    Ok(LoggedAttempt {
+        attempt: Attempt {
+            number: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
+            outcome: Outcome::from_word(row.get(1)),
+            status: row
+                .get::<_, Option<i16>>(2)
+                .and_then(|s| u16::try_from(s).ok()),
+            request: json(3),
+            response: json(4),
+            error: row.get(5),
+            duration_ms: row.get(6),
+        },
+        late: row.get(7),
+        created_at: row.get(8),
+    })
+}
+
+/// A count of ours as the server's integer.
+pub(crate) fn number(count: u32) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}

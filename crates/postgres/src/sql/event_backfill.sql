@@ -1,0 +1,27 @@
+-- The next rows in order of the primary key become events.
+with state as materialized (
+    select b.last_key from changefeed.event_backfill b where b.trigger_id = $1
+),
+picked as materialized (
+    select p.*, nextval('changefeed.change_id') as change_id
+    from (
+        select {key} as key, {image} as image, {order_key} as order_key, {shard} as shard,
+               row_number() over (order by {order}) as place
+        from state cross join lateral (
+            select * from {table} t {resume} order by {order} limit $2
+        ) t
+        order by 5
+    ) p
+),
+logged as (
+    insert into changefeed.event (change_id, trigger_id, op, new, order_key)
+    select p.change_id, $1, 'I', p.image, p.order_key from picked p
+),
+{publish}
+moved as (
+    update changefeed.event_backfill b
+    set last_key = (select p.key from picked p order by p.place desc limit 1),
+        done = b.done + (select count(*) from picked)
+    where b.trigger_id = $1 and exists (select from picked)
+)
+select count(*) from picked

@@ -1,0 +1,304 @@
+//! Event triggers: their definitions, and what is done by hand.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Backfill, Error, EventId, EventSalt, EventTrigger, Finding, Kind, Result, TableName,
+    TriggerDefinition, TriggerId, TriggerStore,
+};
+use serde_json::value::RawValue;
+use tokio_postgres::GenericClient;
+use tokio_postgres::error::SqlState;
+
+use crate::error::db;
+use crate::source::Table;
+use crate::{PostgresStore, event_capture, event_feeds};
+
+#[async_trait]
+impl TriggerStore for PostgresStore {
+    async fn triggers(&self) -> Result<Vec<EventTrigger>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/event_triggers.sql"), &[])
+            .await
+            .map_err(db)?;
+        rows.iter().map(trigger).collect()
+    }
+
+    async fn create_trigger(
+        &self,
+        definition: &TriggerDefinition,
+        replace: bool,
+    ) -> Result<EventTrigger> {
+        definition.validate()?;
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        let table = Table::find(&*transaction, &definition.table).await?;
+        event_capture::check(definition, &table)?;
+        // The name as it is in the catalogue, with its schema.
+        let named = TriggerDefinition {
+            table: table.name.clone(),
+            ..definition.clone()
+        };
+        let feed = event_feeds::attach(&*transaction, &named).await?;
+        let (id, paused) = store(&*transaction, &named, &table, feed, replace).await?;
+        event_capture::uninstall(&*transaction, id, Some(&table)).await?;
+        event_capture::install(&*transaction, id, &named, &table).await?;
+        transaction.commit().await.map_err(db)?;
+        if let Some(feed) = feed {
+            self.inner.joins.forget(feed);
+        }
+        Ok(EventTrigger {
+            id,
+            definition: named,
+            paused,
+        })
+    }
+
+    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        let source: Option<u32> = transaction
+            .query_opt(
+                "select source from changefeed.event_trigger \
+                 where trigger_id = $1 and dropped_at is null",
+                &[&trigger.id.0],
+            )
+            .await
+            .map_err(db)?
+            .map(|row| row.get(0));
+        let Some(source) = source else {
+            return Err(gone(trigger));
+        };
+        let table = Table::load(&*transaction, source).await?;
+        event_capture::uninstall(&*transaction, trigger.id, table.as_ref()).await?;
+        transaction
+            .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
+            .await
+            .map_err(db)?;
+        transaction.commit().await.map_err(db)
+    }
+
+    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
+        let client = self.client().await?;
+        let found = client
+            .execute(
+                "update changefeed.event_trigger \
+                 set paused_because = $2, updated_at = clock_timestamp() \
+                 where trigger_id = $1 and dropped_at is null",
+                &[&trigger.id.0, &reason],
+            )
+            .await
+            .map_err(db)?;
+        if found == 0 {
+            return Err(gone(trigger));
+        }
+        Ok(())
+    }
+
+    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+        if !trigger.definition.capture.manual {
+            return Err(Error::invalid(format!(
+                "trigger '{}' does not allow events by hand",
+                trigger.definition.name
+            ))
+            .advise("create it with --manual, or replace it by one that has it"));
+        }
+        let client = self.client().await?;
+        let row = client
+            .query_opt(
+                include_str!("sql/event_invoke.sql"),
+                &[&trigger.id.0, &payload.get()],
+            )
+            .await
+            .map_err(db)?
+            .ok_or_else(|| gone(trigger))?;
+        Ok(EventId::new(row.get(0), EventSalt::new(row.get(1))))
+    }
+
+    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {
+        self.backfill_events(trigger, batch).await
+    }
+
+    async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+        self.follow_altered_tables().await
+    }
+
+    async fn capture_findings(&self) -> Result<Vec<Finding>> {
+        self.look_at_capture().await
+    }
+}
+
+fn gone(trigger: &EventTrigger) -> Error {
+    Error::not_found(format!(
+        "trigger '{}' is not there any more",
+        trigger.definition.name
+    ))
+}
+
+/// Writes the definition. Returns its number and whether it is paused.
+async fn store(
+    client: &impl GenericClient,
+    definition: &TriggerDefinition,
+    table: &Table,
+    feed: Option<changefeed_core::FeedId>,
+    replace: bool,
+) -> Result<(TriggerId, Option<String>)> {
+    let json = json(definition)?;
+    let places = json_of_places(table)?;
+    let existing = client
+        .query_opt(
+            "select trigger_id, source, paused_because from changefeed.event_trigger \
+             where name = $1 and dropped_at is null for update",
+            &[&definition.name.as_str()],
+        )
+        .await
+        .map_err(db)?;
+    let Some(existing) = existing else {
+        let row = client
+            .query_one(
+                "insert into changefeed.event_trigger \
+                 (name, source, schema_name, table_name, definition, columns, feed_id) \
+                 values ($1, $2, $3, $4, $5::text::jsonb, $6::text::jsonb, $7) \
+                 returning trigger_id",
+                &[
+                    &definition.name.as_str(),
+                    &table.oid,
+                    &table.name.schema,
+                    &table.name.name,
+                    &json,
+                    &places,
+                    &feed.map(|f| f.0),
+                ],
+            )
+            .await
+            .map_err(|e| match e.code() {
+                Some(code) if *code == SqlState::UNIQUE_VIOLATION => taken(definition),
+                _ => db(e),
+            })?;
+        return Ok((TriggerId(row.get(0)), None));
+    };
+    if !replace {
+        return Err(taken(definition));
+    }
+    let id = TriggerId(existing.get(0));
+    if existing.get::<_, u32>(1) != table.oid
+        && let Some(before) = Table::load(client, existing.get(1)).await?
+    {
+        event_capture::uninstall(client, id, Some(&before)).await?;
+    }
+    if existing.get::<_, u32>(1) != table.oid {
+        // The rows of another table.
+        client
+            .execute(
+                "delete from changefeed.event_backfill where trigger_id = $1",
+                &[&id.0],
+            )
+            .await
+            .map_err(db)?;
+    }
+    client
+        .execute(
+            "update changefeed.event_trigger \
+             set source = $2, schema_name = $3, table_name = $4, definition = $5::text::jsonb, \
+                 columns = $6::text::jsonb, feed_id = $7, updated_at = clock_timestamp() \
+             where trigger_id = $1",
+            &[
+                &id.0,
+                &table.oid,
+                &table.name.schema,
+                &table.name.name,
+                &json,
+                &places,
+                &feed.map(|f| f.0),
+            ],
+        )
+        .await
+        .map_err(db)?;
+    // What waits already must be found whichever way it is looked for from now on.
+    if definition.capture.order_by.is_some() {
+        client
+            .execute(
+                "update changefeed.event set order_key = change_id \
+                 where trigger_id = $1 and due_at is not null and order_key is null",
+                &[&id.0],
+            )
+            .await
+            .map_err(db)?;
+    }
+    Ok((id, existing.get(2)))
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|e| Error::invalid("the definition cannot be stored").caused_by(e))
+}
+
+/// The place of every column, by which a renamed one is found again.
+fn json_of_places(table: &Table) -> Result<String> {
+    let places: BTreeMap<&str, i16> = table
+        .columns
+        .iter()
+        .map(|c| (c.name.as_str(), c.place))
+        .collect();
+    json(&places)
+}
+
+/// Stores a definition whose columns were renamed.
+pub(crate) async fn rewrite(
+    client: &impl GenericClient,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+    table: &Table,
+) -> Result<()> {
+    client
+        .execute(
+            "update changefeed.event_trigger \
+             set definition = $2::text::jsonb, columns = $3::text::jsonb, schema_name = $4, \
+                 table_name = $5, updated_at = clock_timestamp() \
+             where trigger_id = $1",
+            &[
+                &id.0,
+                &json(definition)?,
+                &json_of_places(table)?,
+                &table.name.schema,
+                &table.name.name,
+            ],
+        )
+        .await
+        .map_err(db)?;
+    Ok(())
+}
+
+fn taken(definition: &TriggerDefinition) -> Error {
+    Error::new(
+        Kind::AlreadyExists,
+        format!("there is already a trigger '{}'", definition.name),
+    )
+    .advise("add --replace to change it; its events are kept")
+}
+
+/// A trigger of the table `event_trigger`, with the name its table has now.
+pub(crate) fn trigger(row: &tokio_postgres::Row) -> Result<EventTrigger> {
+    let text: String = row.get(1);
+    let mut definition: TriggerDefinition = serde_json::from_str(&text).map_err(|e| {
+        Error::new(
+            Kind::Database,
+            "the definition of an event trigger cannot be read",
+        )
+        .advise("a newer program may have written it; use that one")
+        .caused_by(e)
+    })?;
+    if let (Some(schema), Some(name)) = (
+        row.get::<_, Option<String>>(3),
+        row.get::<_, Option<String>>(4),
+    ) {
+        definition.table = TableName::qualified(schema, name);
+    }
+    Ok(EventTrigger {
+        id: TriggerId(row.get(0)),
+        definition,
+        paused: row.get(2),
+    })
+}

@@ -1,0 +1,4 @@
+create trigger {trigger} after {event} on {table}
+{when}begin
+{body}
+end
