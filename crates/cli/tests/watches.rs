@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use changefeed_receiver::{Receiver, Reply};
 use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend, eventually_true};
 use changefeed_testkit::process::{Running, is_alive, terminate};
 use changefeed_testkit::run;
@@ -251,6 +252,55 @@ fn serve_runs_what_is_defined() {
         eventually_true("it arrives", async || journal.batches().len() == 1).await;
         terminate(serving.pid());
         assert!(serving.wait(Duration::from_secs(10)).success());
+    });
+}
+
+/// Signed and known by the same name in every attempt.
+#[test]
+fn a_webhook_gets_batches() {
+    on_every_database(async |scene| {
+        let url = scene.backend.url();
+        let receiver = Receiver::start().await.unwrap();
+        receiver.next([Reply::Status(503)]);
+        let mut posting = Running::start(
+            changefeed(
+                &url,
+                &[
+                    "watch",
+                    "orders",
+                    "--name",
+                    "f",
+                    "--webhook",
+                    &receiver.url("/hook"),
+                    "--secret-env",
+                    "WATCH_SECRET",
+                    "--interval",
+                    "20ms",
+                ],
+            )
+            .env("WATCH_SECRET", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"),
+        );
+        scene.app.run("insert into orders values (1, 'a')").await;
+        let requests = receiver.wait_for(2).await.unwrap();
+        let [first, second] = requests.as_slice() else {
+            panic!("{} requests", requests.len());
+        };
+        let body: Value = serde_json::from_slice(&second.body).unwrap();
+        assert_eq!(
+            body,
+            json!([{"Operation": 0, "Item": {"id": 1, "note": "a"}}])
+        );
+        assert_eq!(first.header("webhook-id"), second.header("webhook-id"));
+        assert!(
+            second
+                .header("webhook-signature")
+                .unwrap()
+                .starts_with("v1,")
+        );
+        assert_eq!(second.header("changefeed-attempt"), Some("2"));
+        processed(&scene).await;
+        terminate(posting.pid());
+        assert!(posting.wait(Duration::from_secs(10)).success());
     });
 }
 

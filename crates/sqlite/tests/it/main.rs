@@ -27,3 +27,4 @@ mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watches;
