@@ -72,7 +72,7 @@ struct Seen {
     low: i64,
     /// When rows to be tried again were last looked for.
     thorough: Option<Instant>,
-    /// Whether the last look found something.
+    /// Whether there may be rows that nobody has leased yet.
     busy: bool,
     /// Whether functions came or went, so that changes must not be moved by what we know.
     stale: bool,
@@ -197,7 +197,11 @@ impl Backlog {
             generation,
             functions: functions_sql(&tracked, &functions),
             tracked,
-            seen: Mutex::default(),
+            seen: Mutex::new(Seen {
+                // There may be very much to do, and nothing of it was leased by us.
+                busy: true,
+                ..Seen::default()
+            }),
         })
     }
 
@@ -416,6 +420,7 @@ impl Backlog {
         moving: bool,
     ) -> Result<Option<Batch>> {
         let asked = Instant::now();
+        let batch = i64::try_from(take.settings.batch).unwrap_or(i64::MAX);
         let mut sql = self.locked();
         if moving {
             sql.push_str(&self.move_sql(&Backlog::range(&seen), CHUNK));
@@ -446,7 +451,7 @@ impl Backlog {
             if let Some(leased) = &leased {
                 known.floor = known.floor.max(leased.versions.1);
             }
-            known.busy = more || leased.is_some();
+            known.busy = more || leased.as_ref().is_some_and(|l| l.rows >= batch);
         });
         match leased {
             Some(leased) => self.rows(client, leased).await.map(Some),
@@ -631,11 +636,10 @@ impl Backlog {
             BatchOutcome::Failed { .. } => counts.first().copied().unwrap_or(0),
             _ => 0,
         };
-        // Rows that were given back or wait are not behind the floor any more.
+        // Rows that were given back or wait are before the floor: only a thorough look sees them.
         if !matches!(outcome, BatchOutcome::Done) {
             self.learn(|known| known.thorough = None);
         }
-        self.learn(|known| known.busy = true);
         Ok(Settled {
             rows: counts.iter().sum(),
             parked,
@@ -653,6 +657,7 @@ struct Leased {
     generation: i64,
     versions: (i64, i64),
     attempt: u32,
+    rows: i64,
     asked: Instant,
 }
 
@@ -662,6 +667,7 @@ impl Leased {
             generation: answer.number(0)?,
             versions: (answer.number(1)?, answer.number(2)?),
             attempt: u32::try_from(answer.number(3)?).unwrap_or(u32::MAX),
+            rows: answer.number(4)?,
             asked,
         })
     }

@@ -109,13 +109,12 @@ impl Tracked {
         let row = client
             .query_one(
                 "select has_table_privilege($1::oid, 'select'), row_security_active($1::oid), \
-                 current_user::text, has_schema_privilege('changefeed', 'create')",
+                 current_user::text",
                 &[&self.table.oid],
             )
             .await
             .map_err(db)?;
-        let (may_read, hidden, user, may_create): (bool, bool, String, bool) =
-            (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (may_read, hidden, user): (bool, bool, String) = (row.get(0), row.get(1), row.get(2));
         let user = quote::identifier(&user);
         let (problem, advice) = if !may_read {
             (
@@ -126,11 +125,6 @@ impl Tracked {
             (
                 format!("row level security hides rows of {name} from the database user"),
                 format!("alter role {user} bypassrls, or watch as another user"),
-            )
-        } else if !may_create {
-            (
-                "the database user may not create tables in schema changefeed".to_owned(),
-                format!("grant create on schema changefeed to {user}"),
             )
         } else {
             return Ok(());
@@ -196,6 +190,10 @@ impl Tracked {
             }
         }
         let log = self.log();
+        if exists(client, &log).await? {
+            return self.ensure_trigger(client).await;
+        }
+        may_create(client).await?;
         let create = fill(
             include_str!("sql/watch_log.sql"),
             &[
@@ -209,10 +207,20 @@ impl Tracked {
     }
 
     async fn ensure_trigger(&self, client: &impl GenericClient) -> Result<()> {
-        client
-            .batch_execute(&self.trigger_function())
+        // Only where it is another: whoever replaces a function must own it.
+        let (function, body) = self.trigger_function();
+        let current: Option<String> = client
+            .query_opt(
+                "select prosrc from pg_proc where pronamespace = 'changefeed'::regnamespace \
+                 and proname = $1",
+                &[&self.function()],
+            )
             .await
-            .map_err(db)?;
+            .map_err(db)?
+            .map(|row| row.get(0));
+        if current.as_deref() != Some(&body) {
+            client.batch_execute(&function).await.map_err(db)?;
+        }
         let there: bool = client
             .query_one(
                 "select exists (select from pg_trigger where tgrelid = $1 and tgname = $2)",
@@ -254,7 +262,8 @@ impl Tracked {
         })
     }
 
-    fn trigger_function(&self) -> String {
+    /// The statement that makes the trigger's function, and the function's body in it.
+    fn trigger_function(&self) -> (String, String) {
         let each = |make: &dyn Fn(usize, &KeyColumn) -> String| join(&self.key, " ", make);
         let numbered = |alias: &str| join(&self.key, ", ", |n, _| format!("{alias}_{n}"));
         let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {alias}.{};", c.sql()));
@@ -279,7 +288,9 @@ impl Tracked {
         let quote = dollar_quote(&texts);
         let mut all: Vec<(&str, &str)> = values.iter().map(|(k, v)| (*k, v.as_str())).collect();
         all.push(("quote", &quote));
-        fill(include_str!("sql/watch_trigger.sql"), &all)
+        let sql = fill(include_str!("sql/watch_trigger.sql"), &all);
+        let body = sql.split(&quote).nth(1).unwrap_or_default().to_owned();
+        (sql, body)
     }
 
     /// Makes a function's backlog where it is missing. The table's lock is held.
@@ -288,6 +299,10 @@ impl Tracked {
         client: &impl GenericClient,
         leases: &str,
     ) -> Result<()> {
+        if exists(client, leases).await? {
+            return Ok(());
+        }
+        may_create(client).await?;
         let create = fill(
             include_str!("sql/watch_leases.sql"),
             &[
@@ -420,6 +435,38 @@ pub(crate) fn join(
         .map(|(n, c)| make(n + 1, c))
         .collect();
     parts.join(between)
+}
+
+/// Whether there is a table or view of ours.
+pub(crate) async fn exists(client: &impl GenericClient, name: &str) -> Result<bool> {
+    let row = client
+        .query_one(
+            "select to_regclass('changefeed.' || quote_ident($1)) is not null",
+            &[&name],
+        )
+        .await
+        .map_err(db)?;
+    Ok(row.get(0))
+}
+
+/// Refuses what would fail anyway, and names the right that is missing.
+async fn may_create(client: &impl GenericClient) -> Result<()> {
+    let row = client
+        .query_one(
+            "select has_schema_privilege('changefeed', 'create'), current_user::text",
+            &[],
+        )
+        .await
+        .map_err(db)?;
+    if row.get(0) {
+        return Ok(());
+    }
+    let user = quote::identifier(&row.get::<_, String>(1));
+    Err(Error::new(
+        Kind::Permission,
+        "the database user may not create tables in schema changefeed",
+    )
+    .advise(format!("grant create on schema changefeed to {user}")))
 }
 
 /// The name of a function's backlog.

@@ -12,7 +12,7 @@ use tokio_postgres::GenericClient;
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::template::fill;
-use crate::tracking::{Tracked, join, leases_name, lock_table};
+use crate::tracking::{Tracked, exists, join, leases_name, lock_table};
 use crate::{PostgresStore, quote};
 
 /// Existing rows that are loaded at a time.
@@ -334,11 +334,7 @@ async fn register(
         .await
         .map_err(db)?
         .is_some();
-    let has_leases: bool = client
-        .query_one("select to_regclass($1) is not null", &[&watch.leases_table])
-        .await
-        .map_err(db)?
-        .get(0);
+    let has_leases = exists(client, leases).await?;
     if !has_leases {
         // What happened until now is for the functions that were there.
         drain(client, watch).await?;
@@ -392,9 +388,12 @@ async fn register(
         )
         .await
         .map_err(db)?;
+    if exists(client, &backlog_view(&watch.function_id)).await? {
+        return Ok(());
+    }
     client
         .batch_execute(&format!(
-            "create or replace view changefeed.{} as \
+            "create view changefeed.{} as \
              select c.unprocessed, c.leased, c.parked, \
                (c.unprocessed + 999) / 1000 as suggested_workers \
              from changefeed.watch_count({}) c",

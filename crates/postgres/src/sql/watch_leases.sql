@@ -1,5 +1,5 @@
 -- A function's backlog: one row per changed key, with the lease of whoever processes it.
-create table if not exists changefeed.{leases} (
+create table changefeed.{leases} (
     {columns},
     _changefeed_change_version        bigint not null,
     -- 0 insert, 1 update, 2 delete, relative to what the function has been handed.
@@ -19,5 +19,5 @@ create table if not exists changefeed.{leases} (
 ) with (fillfactor = 35);
 -- Without the columns that a lease changes, and with room for the leased row on the same page, so
 -- that leasing touches no index.
-create index if not exists {index} on changefeed.{leases} (_changefeed_change_version)
+create index {index} on changefeed.{leases} (_changefeed_change_version)
     where _changefeed_parked_time is null;

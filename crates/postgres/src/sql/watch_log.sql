@@ -1,6 +1,6 @@
 -- Where the trigger notes changed keys. The columns have the types beneath the table's own, without
 -- lengths, so that noting a key never fails where the table has accepted it.
-create table if not exists changefeed.{log} (
+create table changefeed.{log} (
     {columns},
     op      smallint not null,
     version bigint not null default nextval('changefeed.change_order'),
@@ -9,4 +9,4 @@ create table if not exists changefeed.{log} (
     -- The key as texts, where the row no longer had the columns that the trigger knows.
     raw     jsonb
 );
-create index if not exists {index} on changefeed.{log} (xid, version);
+create index {index} on changefeed.{log} (xid, version);
