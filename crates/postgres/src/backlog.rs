@@ -2,29 +2,27 @@
 //! to the server that begins with the table's lock and ends with its commit, so that a process
 //! which is stopped at any moment holds nothing.
 
+mod message;
+mod moving;
+mod rows;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, Settled, Take, Watch,
-    WatchSettings, crash_point,
+    Batch, BatchOutcome, Result, Settled, Take, Watch, WatchSettings, crash_point,
 };
 use deadpool_postgres::Object;
-use serde_json::value::RawValue;
-use tokio_postgres::{GenericClient, SimpleQueryMessage};
+use tokio_postgres::GenericClient;
 
-use crate::error::{db, is_undefined};
+use message::{Answer, send, unexpected};
+use moving::{CHUNK, functions_sql};
+
+use crate::error::db;
 use crate::template::fill;
-use crate::tracking::{Tracked, join, leases_name, lock};
+use crate::tracking::{Tracked, leases_name, lock};
 use crate::{PostgresStore, quote};
-
-/// Changes that are moved at a time where nobody waits; fewer than a draw of versions is good for.
-const ALL: usize = 1_000_000;
-
-/// Changes that are moved at a time: many enough to be cheap, few enough not to keep others from
-/// the table's lock for long.
-const CHUNK: usize = 10_000;
 
 /// Plans that are right whatever the statistics say: our tables change too fast for them.
 const PLANNER: &str = "set_config('enable_hashjoin', 'off', true), \
@@ -76,60 +74,6 @@ struct Seen {
     busy: bool,
     /// Whether functions came or went, so that changes must not be moved by what we know.
     stale: bool,
-}
-
-/// One statement's answer.
-#[derive(Default)]
-struct Answer {
-    rows: Vec<Vec<Option<String>>>,
-    count: u64,
-}
-
-impl Answer {
-    fn text(&self, column: usize) -> Option<&str> {
-        self.rows.first()?.get(column)?.as_deref()
-    }
-
-    fn number(&self, column: usize) -> Option<i64> {
-        self.text(column)?.parse().ok()
-    }
-}
-
-/// Sends statements as one message and one transaction.
-async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
-    let mut answers = Vec::new();
-    let mut answer = Answer::default();
-    for message in client.simple_query(sql).await.map_err(explain)? {
-        match message {
-            SimpleQueryMessage::Row(row) => answer.rows.push(
-                (0..row.len())
-                    .map(|column| row.get(column).map(str::to_owned))
-                    .collect(),
-            ),
-            SimpleQueryMessage::CommandComplete(count) => {
-                answer.count = count;
-                answers.push(std::mem::take(&mut answer));
-            }
-            _ => {}
-        }
-    }
-    Ok(answers)
-}
-
-fn explain(error: tokio_postgres::Error) -> Error {
-    if is_undefined(&error) {
-        return Error::not_found("a table or column of this watch is not there any more")
-            .advise("start the watch again: what was deleted is made again")
-            .caused_by(error);
-    }
-    db(error)
-}
-
-fn unexpected() -> Error {
-    Error::new(
-        Kind::Database,
-        "the server answered something else than was asked",
-    )
 }
 
 impl PostgresStore {
@@ -227,72 +171,6 @@ impl Backlog {
         format!("select {}; select {PLANNER};", lock(self.tracked.table_id))
     }
 
-    /// Moves all changes, within a transaction that holds the table's lock.
-    pub(crate) async fn move_all(&self, client: &impl GenericClient) -> Result<()> {
-        let sql = self.move_sql("true", ALL);
-        loop {
-            let row = client.query_one(&sql, &[]).await.map_err(db)?;
-            if usize::try_from(row.get::<_, i64>(1)).is_ok_and(|moved| moved < ALL) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Moves up to so many changes.
-    fn move_sql(&self, range: &str, chunk: usize) -> String {
-        let tracked = &self.tracked;
-        fill(
-            include_str!("sql/watch_move.sql"),
-            &[
-                ("log", &tracked.log()),
-                (
-                    "log_keys",
-                    &join(&tracked.key, ", ", |n, c| {
-                        format!(
-                            "case when l.raw is null then l.{} else (l.raw->>{})::{} end as k{n}",
-                            c.sql(),
-                            n - 1,
-                            c.type_sql
-                        )
-                    }),
-                ),
-                ("k", &join(&tracked.key, ", ", |n, _| format!("s.k{n}"))),
-                (
-                    "k_not_null",
-                    &join(&tracked.key, " and ", |n, _| format!("s.k{n} is not null")),
-                ),
-                ("table_id", &tracked.table_id.to_string()),
-                ("generation", &self.generation.to_string()),
-                ("range", range),
-                ("chunk", &chunk.to_string()),
-                ("functions", &self.functions),
-            ],
-        )
-    }
-
-    fn range(seen: &Seen) -> String {
-        let Some(snapshot) = &seen.snapshot else {
-            // A thorough look: also at what was written under another server's transaction ids.
-            return match &seen.resume {
-                Some((xid, version)) => format!("(l.xid, l.version) > ('{xid}'::xid8, {version})"),
-                None => "true".to_owned(),
-            };
-        };
-        match &seen.resume {
-            Some((xid, version)) => format!(
-                "(l.xid, l.version) > ('{xid}'::xid8, {version}) \
-                 and l.xid < pg_snapshot_xmax(pg_current_snapshot())"
-            ),
-            // Transactions that were at work then and are not any more, and all later ones.
-            None => format!(
-                "(l.xid >= pg_snapshot_xmax('{snapshot}'::pg_snapshot) \
-                  and l.xid < pg_snapshot_xmax(pg_current_snapshot()) \
-                  or l.xid = any(array(select x from pg_snapshot_xip('{snapshot}'::pg_snapshot) x \
-                       where pg_visible_in_snapshot(x, pg_current_snapshot()))))"
-            ),
-        }
-    }
-
     /// What leases the rows that were chosen before.
     fn lease_chosen(&self, take: &Take<'_>) -> String {
         fill(
@@ -335,19 +213,24 @@ impl Backlog {
     }
 
     async fn look(&self, client: &Object, snapshot: &str, floor: i64) -> Result<Look> {
-        let sql = fill(
-            include_str!("sql/watch_look.sql"),
-            &[("log", &self.tracked.log()), ("leases", &self.leases)],
-        );
-        let statement = client.prepare_cached(&sql).await.map_err(db)?;
-        let row = client
-            .query_one(&statement, &[&snapshot, &floor])
-            .await
-            .map_err(db)?;
+        // Not a prepared statement: one that was planned when the tables were small would read all
+        // of them later, dead rows included.
+        let sql = format!("select {PLANNER};")
+            + &fill(
+                include_str!("sql/watch_look.sql"),
+                &[
+                    ("log", &self.tracked.log()),
+                    ("leases", &self.leases),
+                    ("snapshot", snapshot),
+                    ("floor", &floor.to_string()),
+                ],
+            );
+        let answers = send(client, &sql).await?;
+        let answer = answers.last().ok_or_else(unexpected)?;
         Ok(Look {
-            snapshot: row.get(0),
-            changes: row.get(1),
-            rows: row.get(2),
+            snapshot: answer.text(0).ok_or_else(unexpected)?.to_owned(),
+            changes: answer.text(1) == Some("t"),
+            rows: answer.text(2) == Some("t"),
         })
     }
 
@@ -459,109 +342,6 @@ impl Backlog {
         }
     }
 
-    /// Remembers how far the changes were moved; returns whether there are more.
-    fn note_moved(&self, moved: &Answer, seen: &Seen) -> Result<bool> {
-        let snapshot = moved.text(0).ok_or_else(unexpected)?.to_owned();
-        let count = moved.number(1).ok_or_else(unexpected)?;
-        let last = moved
-            .text(2)
-            .and_then(|text| text.split_once(','))
-            .map(|(xid, version)| (xid.to_owned(), version.to_owned()));
-        let full = usize::try_from(count).is_ok_and(|count| count >= CHUNK);
-        let stale = moved.number(3) != Some(self.generation);
-        self.learn(|known| {
-            known.stale |= stale;
-            if stale {
-                // Nothing was moved.
-            } else if full {
-                known.resume = last;
-            } else if seen.resume.is_some() {
-                // Something may have come up to where we resumed: once more from the beginning.
-                known.resume = None;
-            } else {
-                known.snapshot = Some(snapshot);
-            }
-        });
-        Ok(full || stale || seen.resume.is_some())
-    }
-
-    /// The rows of a batch. Not under the lock: a process that is stopped while it reads would
-    /// keep it.
-    async fn rows(&self, client: &Object, leased: Leased) -> Result<Batch> {
-        let mut batch = Batch {
-            generation: leased.generation,
-            versions: leased.versions,
-            attempt: leased.attempt,
-            changes: Vec::new(),
-            asked: leased.asked,
-        };
-        match self.read(client, &leased).await {
-            Ok(changes) => {
-                batch.changes = changes;
-                Ok(batch)
-            }
-            Err(error) => {
-                // Nobody else has to wait for the lease to end.
-                let settings = WatchSettings::default();
-                let released = self.settle(client, &batch, &BatchOutcome::Released, &settings);
-                if let Err(error) = released.await {
-                    tracing::debug!(%error, "a batch that could not be read was not given back");
-                }
-                Err(error)
-            }
-        }
-    }
-
-    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
-        let tracked = &self.tracked;
-        let first = tracked.key.first().ok_or_else(unexpected)?;
-        let gone = format!(
-            "(changefeed_row.{} is null or q._changefeed_operation >= 2)",
-            first.sql()
-        );
-        let sql = format!("select {PLANNER};")
-            + &fill(
-                include_str!("sql/watch_rows.sql"),
-                &[
-                    ("leases", &self.leases),
-                    ("gone", &gone),
-                    (
-                        "key_item",
-                        &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
-                    ),
-                    ("table", &tracked.table.sql),
-                    (
-                        "row_key",
-                        &join(&tracked.key, " and ", |_, c| {
-                            format!("changefeed_row.{0} = q.{0}", c.sql())
-                        }),
-                    ),
-                    ("from", &leased.versions.0.to_string()),
-                    ("to", &leased.versions.1.to_string()),
-                    ("generation", &leased.generation.to_string()),
-                ],
-            );
-        let mut answers = send(client, &sql).await?;
-        let rows = answers.pop().ok_or_else(unexpected)?.rows;
-        let mut changes = Vec::with_capacity(rows.len());
-        for row in rows {
-            let mut columns = row.into_iter().flatten();
-            let (Some(version), Some(operation), Some(item)) =
-                (columns.next(), columns.next(), columns.next())
-            else {
-                return Err(unexpected());
-            };
-            let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
-            changes.push(RowChange {
-                operation: RowOperation::from_number(number(operation)?)?,
-                item: RawValue::from_string(item)
-                    .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
-                version: number(version)?,
-            });
-        }
-        Ok(changes)
-    }
-
     fn held(batch: &Batch) -> String {
         format!(
             "q._changefeed_change_version between {} and {} \
@@ -671,29 +451,6 @@ impl Leased {
             asked,
         })
     }
-}
-
-/// What moves changes to each function's backlog.
-fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
-    let mut sql = String::new();
-    for (n, function_id) in functions.iter().enumerate() {
-        sql.push_str(&fill(
-            include_str!("sql/watch_move_function.sql"),
-            &[
-                ("n", &n.to_string()),
-                ("leases", &leases_name(function_id, tracked.table_id)),
-                (
-                    "same_key",
-                    &join(&tracked.key, " and ", |k, c| {
-                        format!("q.{} = n.k{k}", c.sql())
-                    }),
-                ),
-                ("keys", &tracked.keys("")),
-                ("n_k", &join(&tracked.key, ", ", |k, _| format!("n.k{k}"))),
-            ],
-        ));
-    }
-    sql
 }
 
 fn millis(time: Duration) -> i64 {

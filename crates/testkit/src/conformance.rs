@@ -17,6 +17,7 @@ pub mod ulids;
 pub mod wake;
 pub mod watch_leases;
 pub mod watch_promises;
+pub mod watch_tables;
 pub mod watches;
 
 /// One `#[test]` per case of the suite, each on a fresh backend.
@@ -90,7 +91,6 @@ macro_rules! conformance {
                 several_feeds_from_one_table
                 the_shard_is_that_of_the_documented_formula
                 a_row_without_a_shard_value_goes_to_shard_0
-                names_that_need_quotes
                 composite_and_text_keys
                 a_changed_primary_key_shows_the_old_row_gone_and_the_new_one_there
                 rows_come_with_every_type_of_value
@@ -171,12 +171,14 @@ macro_rules! conformance {
                 a_function_can_be_reset
                 a_dropped_watch_leaves_the_table_as_it_was
                 state_deleted_by_hand_is_made_again
+                the_backlog_is_counted_and_shown_in_one_row
+            }
+            watch_tables {
                 what_cannot_be_watched_is_refused_in_one_sentence
                 keys_of_every_kind
                 names_that_need_quotes
                 large_integers_and_all_columns_arrive_unharmed
                 a_table_that_is_renamed_or_altered_is_watched_on
-                the_backlog_is_counted_and_shown_in_one_row
                 uninstalling_removes_triggers_and_tables
             }
             watch_leases {
