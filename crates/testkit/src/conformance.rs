@@ -91,6 +91,7 @@ macro_rules! conformance {
                 several_feeds_from_one_table
                 the_shard_is_that_of_the_documented_formula
                 a_row_without_a_shard_value_goes_to_shard_0
+                names_that_need_quotes
                 composite_and_text_keys
                 a_changed_primary_key_shows_the_old_row_gone_and_the_new_one_there
                 rows_come_with_every_type_of_value
