@@ -1,7 +1,7 @@
 -- ?1 time, ?2 owner, ?3 milliseconds, ?4 generation, ?5 limit.
 update {leases} as q
    set _changefeed_last_error = case
-         when q._changefeed_lease_expiration_time <= ?1 and q._changefeed_retry_time is null
+         when q._changefeed_lease_expiration_time < ?1 and q._changefeed_retry_time is null
          then q._changefeed_lease_owner || ' did not report back: outcome unknown'
          else q._changefeed_last_error end,
        _changefeed_lease_expiration_time = ?1 + ?3,

@@ -208,7 +208,7 @@ impl<'a> Backlog<'a> {
             "q._changefeed_parked_time is null \
              and (q._changefeed_lease_generation is not null \
                   or q._changefeed_retry_time is not null) \
-             and q._changefeed_lease_expiration_time <= ?1 \
+             and q._changefeed_lease_expiration_time < ?1 \
              and q._changefeed_attempt_count >= {attempts}"
         );
         self.give_up(&condition, None).map(drop)
