@@ -76,6 +76,19 @@ pub async fn events(
     .await
 }
 
+/// Measures watches in the database that a URL names.
+pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
+    measured(
+        options,
+        &progress,
+        async |scale, findings| match Backend::parse(url)? {
+            Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
+            Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
+        },
+    )
+    .await
+}
+
 /// Runs measures, which return the name of the database, and reports them.
 async fn measured(
     options: Options,

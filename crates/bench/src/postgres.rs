@@ -9,6 +9,7 @@ mod scratch;
 mod session;
 mod sweep;
 mod ulids;
+mod watches;
 
 use std::path::Path;
 
@@ -48,6 +49,17 @@ pub(crate) async fn events(
 ) -> Result<String> {
     let scratch = Scratch::prepare(Target::parse(url)?).await?;
     let measured = events::measure(&scratch, program, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Measures watches and returns the server's name and version.
+pub(crate) async fn watches(
+    url: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
+    let measured = watches::measure(&scratch, scale, findings).await;
     finish(scratch, measured, findings).await
 }
 

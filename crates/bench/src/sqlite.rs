@@ -5,6 +5,7 @@ mod publish;
 mod read;
 mod scratch;
 mod ulids;
+mod watches;
 
 use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
@@ -59,6 +60,23 @@ pub(crate) async fn events(
     let scratch = Scratch::prepare(path).await?;
     let measured = events::measure(&scratch, scale, findings).await;
     findings.doing("removing what the measures have written");
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
+}
+
+/// Measures watches and returns the engine's name and version.
+pub(crate) async fn watches(
+    path: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(path).await?;
+    let measured = watches::measure(&scratch, scale, findings).await;
     let removed = scratch.remove().await;
     measured?;
     removed?;

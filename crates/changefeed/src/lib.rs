@@ -17,12 +17,15 @@
 mod backend;
 mod events;
 mod handle;
+mod watch;
 
 pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
-pub use changefeed_engine::sinks::webhook::{WebhookOptions, without_secrets};
+pub use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions, without_secrets};
+pub use changefeed_engine::sinks::{Exec, PostBatches};
 pub use changefeed_engine::{
-    CancellationToken, DispatchOptions, DispatchTotals, Dispatcher, SweepTotals, Sweeper,
+    CancellationToken, Closure, DispatchOptions, DispatchTotals, Dispatcher, SweepTotals, Sweeper,
+    WatchFunction, WatchTotals, Watcher,
 };
 /// The PostgreSQL store: `tokio_postgres` and what works inside the application's own transaction.
 pub use changefeed_postgres as postgres;
@@ -32,3 +35,4 @@ pub use events::TriggerHandle;
 /// The combinators that go with [`FeedHandle::follow`].
 pub use futures_util as futures;
 pub use handle::{Changefeed, FeedHandle};
+pub use watch::WatchBuilder;

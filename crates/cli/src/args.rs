@@ -9,9 +9,12 @@ use changefeed::{
 };
 use clap::{Parser, Subcommand};
 
+mod watch;
+
 pub(crate) use events::{
     Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
 };
+pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
 #[derive(Debug, Parser)]
@@ -67,6 +70,8 @@ pub(crate) enum Command {
     Consumer(Consumer),
     /// Give numbers to committed changes, until stopped
     Sweep(Sweep),
+    /// Hand the changed rows of a table to a function, and tend such watches
+    Watch(WatchArgs),
     /// Deliver events to webhooks, until stopped
     Deliver(Deliver),
     /// Create and tend event triggers
@@ -75,7 +80,7 @@ pub(crate) enum Command {
     /// Look at captured events, and deliver them again
     #[command(subcommand)]
     Event(Event),
-    /// Show feeds, consumers, sweepers and event triggers
+    /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
     /// Look for what keeps changes from being captured or delivered
     Doctor,
@@ -97,6 +102,9 @@ pub(crate) struct Serve {
     /// How long the demo runs; until stopped unless given
     #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
     pub(crate) duration: Option<Duration>,
+    /// Run the commands of watches that were defined with --exec
+    #[arg(long)]
+    pub(crate) allow_exec: bool,
     #[command(flatten)]
     pub(crate) deliver: Deliver,
 }
@@ -309,6 +317,12 @@ pub(crate) enum Bench {
     /// ULID transactions: one shard, many shards, many ULIDs at once
     Ulids {
         /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Watches: tracked writes, one worker, polls after a long history, latency
+    Watches {
+        /// Smaller numbers, in about a minute
         #[arg(long)]
         quick: bool,
     },

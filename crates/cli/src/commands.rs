@@ -13,3 +13,4 @@ pub(crate) mod status;
 pub(crate) mod sweep;
 pub(crate) mod trigger;
 pub(crate) mod uninstall;
+pub(crate) mod watch;

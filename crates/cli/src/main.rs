@@ -35,6 +35,7 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
         Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
         Command::Consumer(consumer) => commands::consumer::run(&database, consumer, out).await,
         Command::Sweep(sweep) => commands::sweep::run(&database, sweep, out).await,
+        Command::Watch(watch) => commands::watch::run(&database, watch, out).await,
         Command::Deliver(deliver) => commands::deliver::run(&database, deliver, out).await,
         Command::Trigger(trigger) => commands::trigger::run(&database, trigger, out).await,
         Command::Event(event) => commands::event::run(&database, event, out).await,

@@ -24,6 +24,7 @@ mod trigger;
 mod ulid;
 mod ulid_transaction;
 mod wake;
+mod watch;
 
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Page};
@@ -48,7 +49,7 @@ pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
     ConsumerStore, EventStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore,
-    SweptShard, TriggerStore, UlidStore, WakeStore,
+    SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
 };
 pub use table::{Fold, TableName};
 pub use trigger::{
@@ -59,3 +60,8 @@ pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{Subscription, WakeHub};
+pub use watch::{
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, RowChange, RowOperation,
+    Settled, Take, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec,
+    WatchStatus, batch_json, suggested_workers,
+};

@@ -9,11 +9,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    After, Backfill, CleanUp, Cleaned, Consumer, ConsumerName, Cursor, EventClaim, EventFilter,
-    EventId, EventTrigger, Feed, FeedId, Finding, Finished, Fold, Incident, Lease, LeaseHolder,
-    LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed, Page, Redelivery, Result,
-    SchemaState, ShardId, ShardState, Subscription, SweepGroup, TriggerDefinition, TriggerState,
-    Trimmed, Wanted,
+    After, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Consumer, ConsumerName, Cursor,
+    EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId, Finding, Finished, Fold,
+    Incident, Lease, LeaseHolder, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed,
+    Page, Redelivery, Result, SchemaState, Settled, ShardId, ShardState, Subscription, SweepGroup,
+    Take, TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings,
+    WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -252,6 +253,48 @@ pub trait EventStore: Send + Sync {
     async fn trigger_states(&self) -> Result<Vec<TriggerState>>;
 }
 
+/// Changed rows for functions, in leased batches. Every method that changes something does so for
+/// all rows of a batch at once, and holds nothing when it has returned.
+#[async_trait]
+pub trait WatchStore: Send + Sync {
+    /// Lets a function watch a table: checks that this is possible, makes what is missing
+    /// (tracking, leases), and registers the function where it is new. One that is known goes on
+    /// where it was; its definition is replaced if a new one is given.
+    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch>;
+
+    /// All watches, by name.
+    async fn watches(&self) -> Result<Vec<Watch>>;
+
+    /// How a watch is doing, with up to so many of the changes that it has given up. Counting takes
+    /// time in proportion to its backlog.
+    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus>;
+
+    /// Leases the next batch: rows that have to be tried again first, then new changes, oldest
+    /// first. `None` when there is nothing to do.
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>>;
+
+    /// Renews the lease of a batch. Returns for how many of its rows that worked.
+    async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64>;
+
+    /// Says what became of a batch. Rows that somebody else holds by now are left alone.
+    async fn settle(
+        &self,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled>;
+
+    /// Gives all parked changes another round of attempts. Returns how many there were.
+    async fn retry_parked(&self, watch: &Watch) -> Result<u64>;
+
+    /// Forgets what the function has been handed: it begins again.
+    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()>;
+
+    /// Removes the function and what it leaves unused.
+    async fn drop_watch(&self, watch: &Watch) -> Result<()>;
+}
+
 /// Everything a database does for us.
 pub trait Store:
     SchemaStore
@@ -263,6 +306,7 @@ pub trait Store:
     + UlidStore
     + TriggerStore
     + EventStore
+    + WatchStore
 {
 }
 
@@ -276,5 +320,6 @@ impl<T> Store for T where
         + UlidStore
         + TriggerStore
         + EventStore
+        + WatchStore
 {
 }

@@ -6,6 +6,7 @@ mod follower;
 mod janitor;
 pub mod sinks;
 mod sweeper;
+mod watcher;
 
 use changefeed_core::Error;
 pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
@@ -13,6 +14,7 @@ pub use follower::{Follow, follow, long_poll};
 pub use janitor::run_janitor;
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;
+pub use watcher::{Closure, WatchFunction, WatchTotals, Watcher};
 
 /// An error with what caused it, on one line of a log.
 pub(crate) fn describe(error: &Error) -> String {

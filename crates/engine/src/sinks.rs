@@ -1,5 +1,7 @@
-//! Where events go.
+//! Where events and the batches of watches go.
 
+mod batches;
+mod exec;
 mod handler;
 pub mod webhook;
 
@@ -7,6 +9,8 @@ use std::time::Duration;
 
 use changefeed_core::{Answer, Attempt, Outcome};
 
+pub use batches::PostBatches;
+pub use exec::Exec;
 pub use handler::Handler;
 
 /// An attempt that is over.

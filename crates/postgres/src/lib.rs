@@ -5,6 +5,7 @@
 //! round trips. The rooms are the same as in the other stores.
 
 mod backfill;
+mod backlog;
 mod capture;
 mod connect;
 mod consumers;
@@ -26,11 +27,13 @@ mod schema;
 mod source;
 mod sweep;
 mod template;
+mod tracking;
 mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watches;
 
 use std::sync::Arc;
 
@@ -57,6 +60,7 @@ struct Inner {
     floors: floors::Floors,
     encoding: encoding::Encoding,
     walks: event_claim::Walks,
+    backlogs: backlog::Backlogs,
     schema_checked: std::sync::atomic::AtomicBool,
 }
 
@@ -77,6 +81,7 @@ impl PostgresStore {
                 floors: floors::Floors::default(),
                 encoding: encoding::Encoding::default(),
                 walks: event_claim::Walks::default(),
+                backlogs: backlog::Backlogs::default(),
                 schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };

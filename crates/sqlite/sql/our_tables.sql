@@ -1,7 +1,7 @@
 -- Named one by one: the application may have tables whose names begin like ours.
 select type, name from sqlite_master
  where type in ('table', 'view')
-   and name in (
+   and (name in (
      'changefeed_schema', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
      'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
@@ -10,5 +10,9 @@ select type, name from sqlite_master
      'changefeed_event_salt', 'changefeed_event_trigger', 'changefeed_event_feed',
      'changefeed_event', 'changefeed_event_attempt', 'changefeed_event_backfill',
      'changefeed_event_staged', 'changefeed_captured_event', 'changefeed_session_open',
-     'changefeed_session', 'changefeed_event_log', 'changefeed_event_invocation_logs')
+     'changefeed_session', 'changefeed_event_log', 'changefeed_event_invocation_logs',
+     'changefeed_watched_table', 'changefeed_watch', 'changefeed_global_state',
+     'changefeed_watch_counter')
+     or name glob 'changefeed_changes_[0-9]*' or name glob 'changefeed_backlog_[0-9a-f]*'
+     or name glob 'changefeed_leases_[0-9a-f]*_[0-9]*')
  order by type = 'table'

@@ -38,6 +38,7 @@
 //! Feeds that the writer orders itself are written in ULID transactions: see [`begin_ulid`].
 
 mod backfill;
+mod backlog;
 mod capture;
 mod condition;
 mod connect;
@@ -56,12 +57,14 @@ mod quote;
 mod read;
 mod schema;
 mod sweep;
+mod tracking;
 mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod value;
 mod wake;
+mod watches;
 
 use std::collections::HashMap;
 use std::path::Path;

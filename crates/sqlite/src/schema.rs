@@ -9,14 +9,15 @@ use changefeed_core::{
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
 use crate::error::Explain;
-use crate::{SqliteStore, capture, event_capture, quote};
+use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
 /// Each brings the schema from the version before to its own, which it writes to
 /// `changefeed_schema`.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     include_str!("../migrations/0001_feeds.sql"),
     include_str!("../migrations/0002_ulids.sql"),
     include_str!("../migrations/0003_events.sql"),
+    include_str!("../migrations/0004_watches.sql"),
 ];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
@@ -91,6 +92,7 @@ impl SchemaStore for SqliteStore {
                 }
                 capture::remove_all(tx)?;
                 event_capture::remove_all(tx)?;
+                tracking::remove_all(tx)?;
                 for (kind, name) in ours(tx)? {
                     // A table takes its own triggers and indexes with it.
                     let drop = format!("drop {kind} if exists {}", quote::identifier(&name));

@@ -22,6 +22,10 @@ pub mod triggers;
 pub mod trim;
 pub mod ulids;
 pub mod wake;
+pub mod watch_leases;
+pub mod watch_promises;
+pub mod watch_tables;
+pub mod watches;
 
 /// One `#[test]` per case of the suite, each on a fresh backend.
 ///
@@ -245,6 +249,49 @@ macro_rules! conformance {
                 promise_12_two_backfills_of_a_trigger_do_it_once
                 a_backfill_of_a_trigger_keeps_its_condition
                 an_attempt_can_hold_whatever_came_back
+            }
+            watches {
+                inserts_updates_and_deletes_are_handed_over
+                note_1_rows_changed_at_once_come_in_the_order_of_their_changes
+                note_2_changes_between_two_calls_are_one
+                note_3_rows_that_changed_again_come_after_those_that_did_not
+                a_batch_has_at_most_its_size_and_the_rest_follows
+                a_changed_key_is_a_delete_and_an_insert
+                what_was_rolled_back_is_never_handed_over
+                several_functions_watch_one_table_independently
+                a_new_function_begins_now_or_at_the_beginning
+                a_known_function_goes_on_and_a_renamed_one_starts_over
+                a_function_can_be_reset
+                a_dropped_watch_leaves_the_table_as_it_was
+                state_deleted_by_hand_is_made_again
+                the_backlog_is_counted_and_shown_in_one_row
+            }
+            watch_tables {
+                what_cannot_be_watched_is_refused_in_one_sentence
+                keys_of_every_kind
+                names_that_need_quotes
+                large_integers_and_all_columns_arrive_unharmed
+                a_table_that_is_renamed_or_altered_is_watched_on
+                uninstalling_removes_triggers_and_tables
+            }
+            watch_leases {
+                promise_9_a_leased_row_is_nobody_elses
+                promise_9_an_expired_lease_changes_hands_and_the_late_one_is_ignored
+                promise_10_a_newer_change_of_a_row_in_process_comes_after_it
+                a_renewed_lease_lasts
+                a_failed_batch_is_tried_again_by_its_holder_and_later_by_others
+                one_bad_row_is_parked_alone
+                an_attempt_that_was_cut_off_counts
+                parked_changes_come_back_by_retry_or_by_a_newer_change
+                a_newer_change_of_a_row_that_uses_up_its_attempts_is_not_parked
+                a_released_batch_is_as_if_it_had_not_been_taken
+                a_lease_that_came_back_has_another_generation
+                a_function_that_runs_long_keeps_its_rows
+                a_function_is_cancelled_before_its_lease_can_expire
+            }
+            watch_promises {
+                promise_12_ten_instances_share_the_work
+                promises_9_to_12_hold_under_random_writes_failures_and_deaths
             }
         }
     };

@@ -21,6 +21,7 @@ pub mod postgres;
 pub mod process;
 pub mod ulids;
 mod wait;
+pub mod watching;
 
 pub use changefeed_receiver as receiver;
 pub use wait::{eventually, run, soaking};

@@ -30,6 +30,9 @@ pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()
         Bench::Ulids { quick } => {
             changefeed_bench::ulids(database, Options { quick }, tell).await?
         }
+        Bench::Watches { quick } => {
+            changefeed_bench::watches(database, Options { quick }, tell).await?
+        }
     };
     bar.finish_and_clear();
     if out.is_json() {

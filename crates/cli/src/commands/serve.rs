@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 
 use crate::args::Serve;
 use crate::commands::deliver::deliver;
+use crate::commands::watch;
 use crate::connect;
 use crate::output::Out;
 use crate::{demo, signals};
@@ -29,9 +30,9 @@ pub(crate) async fn run(
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     out.say("serving; Ctrl-C stops")?;
-    // Whichever ends first with an error ends the other.
+    // Whichever ends first with an error ends the others.
     let stop = shutdown.child_token();
-    let (swept, delivered) = tokio::join!(
+    let (swept, delivered, watched) = tokio::join!(
         async {
             let ended = sweep_all(&db, stop.clone()).await;
             stop.cancel();
@@ -41,10 +42,16 @@ pub(crate) async fn run(
             let ended = deliver(&db, &args.deliver, stop.clone()).await;
             stop.cancel();
             ended
+        },
+        async {
+            let ended = watch::serve(&db, &args, stop.clone()).await;
+            stop.cancel();
+            ended
         }
     );
     swept?;
     delivered?;
+    watched?;
     out.say("stopped")
 }
 

@@ -3,7 +3,7 @@
 use changefeed::{Kind, Result, ShardState};
 use serde::Serialize;
 
-use crate::commands::consumer;
+use crate::commands::{consumer, watch};
 use crate::connect;
 use crate::output::{Out, human_ms};
 
@@ -44,6 +44,7 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     let holders = db.lease_holders().await?;
     let incidents = db.incidents().await?;
     let triggers = db.trigger_states().await?;
+    let watches = watch::statuses(&db).await?;
 
     if out.is_json() {
         for (feed, id, state) in &shards {
@@ -57,6 +58,12 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
         for value in &consumers {
             out.object(&Tagged {
                 kind: "consumer",
+                value,
+            })?;
+        }
+        for value in &watches {
+            out.object(&Tagged {
+                kind: "watch",
                 value,
             })?;
         }
@@ -120,6 +127,10 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
             &["TRIGGER", "PENDING", "IN FLIGHT", "GIVEN UP", "OVERDUE"],
             rows,
         )?;
+    }
+    if !watches.is_empty() {
+        out.line("")?;
+        watch::table(&watches, out)?;
     }
     if !holders.is_empty() {
         out.line("")?;

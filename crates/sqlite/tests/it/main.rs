@@ -28,3 +28,4 @@ mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watches;

@@ -1,0 +1,210 @@
+//! Watching a table from Rust.
+
+use std::fmt::Display;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Batch, Error, Result, RowChange, Store, TableName, WatchFrom, WatchName, WatchSettings,
+    WatchSpec,
+};
+use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
+use serde::de::DeserializeOwned;
+
+use crate::Changefeed;
+
+/// A function that is about to watch a table: see [`Changefeed::watch`].
+#[derive(Clone)]
+#[must_use = "nothing is watched until `run` is called"]
+pub struct WatchBuilder {
+    store: Arc<dyn Store>,
+    table: String,
+    name: Option<String>,
+    owner: Option<String>,
+    from: WatchFrom,
+    settings: WatchSettings,
+}
+
+impl std::fmt::Debug for WatchBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WatchBuilder")
+            .field("table", &self.table)
+            .field("name", &self.name)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Changefeed {
+    /// Hands the changed rows of a table to a function, net and in leased batches.
+    ///
+    /// ```no_run
+    /// use changefeed::{CancellationToken, RowChange};
+    /// use serde::Deserialize;
+    ///
+    /// #[derive(Deserialize)]
+    /// struct Order {
+    ///     id: i64,
+    ///     // A deleted row has only its key.
+    ///     note: Option<String>,
+    /// }
+    ///
+    /// # async fn example(db: changefeed::Changefeed) -> changefeed::Result<()> {
+    /// let shutdown = CancellationToken::new();
+    /// db.watch("orders")
+    ///     .name("mail")
+    ///     .batch(100)
+    ///     .run(
+    ///         |changes: Vec<RowChange<Order>>| async move {
+    ///             for change in changes {
+    ///                 println!("{} of order {}", change.operation, change.item.id);
+    ///             }
+    ///             Ok::<(), std::io::Error>(())
+    ///         },
+    ///         shutdown,
+    ///     )
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn watch(&self, table: impl Into<String>) -> WatchBuilder {
+        WatchBuilder {
+            store: self.store().clone(),
+            table: table.into(),
+            name: None,
+            owner: None,
+            from: WatchFrom::Now,
+            settings: WatchSettings::default(),
+        }
+    }
+}
+
+impl WatchBuilder {
+    /// The function's name: all instances that share its work have the same, and one that is
+    /// started again goes on where it was.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// What tells this instance from the others of the function; made up unless it is given.
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// A new function begins with all rows that are there already.
+    pub fn from_beginning(mut self) -> Self {
+        self.from = WatchFrom::Beginning;
+        self
+    }
+
+    /// Rows in a batch at most; 100 unless given.
+    pub fn batch(mut self, rows: usize) -> Self {
+        self.settings.batch = rows;
+        self
+    }
+
+    /// How long a failed batch waits for its next attempt; a second unless given.
+    pub fn interval(mut self, interval: Duration) -> Self {
+        self.settings.interval = interval;
+        self
+    }
+
+    /// How long rows stay with an instance that is not heard of, and how often it renews that;
+    /// 60 s and 15 s unless given.
+    pub fn lease(mut self, lease: Duration, renewal: Duration) -> Self {
+        self.settings.lease = lease;
+        self.settings.renewal = renewal;
+        self
+    }
+
+    /// How often a change is tried before it is parked; 5 times unless given.
+    pub fn attempts(mut self, attempts: u32) -> Self {
+        self.settings.attempts = attempts;
+        self
+    }
+
+    /// Runs an async closure on typed rows until told to stop. An error of the closure is a failed
+    /// batch. The closure's future is dropped when the lease of its rows is lost.
+    pub async fn run<T, E, F, Fut>(
+        self,
+        function: F,
+        shutdown: CancellationToken,
+    ) -> Result<WatchTotals>
+    where
+        T: DeserializeOwned + Send,
+        E: Display,
+        F: Fn(Vec<RowChange<T>>) -> Fut + Send + Sync,
+        Fut: Future<Output = Result<(), E>> + Send,
+    {
+        let function = Typed {
+            function,
+            rows: std::marker::PhantomData,
+        };
+        self.run_function(&function, shutdown).await
+    }
+
+    /// Runs anything that takes batches until told to stop.
+    pub async fn run_function(
+        self,
+        function: &dyn WatchFunction,
+        shutdown: CancellationToken,
+    ) -> Result<WatchTotals> {
+        self.settings.validate()?;
+        let name: WatchName = match &self.name {
+            Some(name) => name.parse()?,
+            None => {
+                return Err(Error::invalid("the function has no name")
+                    .advise("give it one with `name`: it is known by it when it starts again"));
+            }
+        };
+        let spec = WatchSpec {
+            name,
+            table: TableName::parse(&self.table, self.store.fold())?,
+            from: self.from,
+            definition: None,
+        };
+        let watch = self.store.open_watch(&spec).await?;
+        let owner = self.owner.unwrap_or_else(unique);
+        Watcher::new(self.store, watch, self.settings, owner)
+            .run(function, shutdown)
+            .await
+    }
+}
+
+/// A name that no other instance has.
+fn unique() -> String {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let random = RandomState::new().build_hasher().finish();
+    format!("{}/{random:016x}", std::process::id())
+}
+
+struct Typed<T, F> {
+    function: F,
+    rows: std::marker::PhantomData<fn() -> T>,
+}
+
+#[async_trait]
+impl<T, E, F, Fut> WatchFunction for Typed<T, F>
+where
+    T: DeserializeOwned + Send,
+    E: Display,
+    F: Fn(Vec<RowChange<T>>) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), E>> + Send,
+{
+    async fn call(&self, batch: &Batch) -> Result<(), String> {
+        let mut changes = Vec::with_capacity(batch.changes.len());
+        for change in &batch.changes {
+            let item = serde_json::from_str(change.item.get())
+                .map_err(|e| format!("a row is not what the function expects: {e}"))?;
+            changes.push(RowChange {
+                operation: change.operation,
+                item,
+                version: change.version,
+            });
+        }
+        (self.function)(changes).await.map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,150 @@
+//! `changefeed watch`, as written.
+
+use std::time::Duration;
+
+use changefeed::{MAX_WATCH_BATCH, WatchFrom, WatchName, WatchSettings};
+use clap::Subcommand;
+
+use super::duration;
+
+/// Hands the changed rows of TABLE to a function until stopped; or one of the commands.
+#[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct WatchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<Watch>,
+    #[command(flatten)]
+    pub(crate) run: WatchRun,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchRun {
+    /// The table, as in SQL
+    pub(crate) table: Option<String>,
+    /// The function's name; it goes on where it was when it is started again
+    #[arg(long, value_name = "FUNCTION")]
+    pub(crate) name: Option<WatchName>,
+    #[command(flatten)]
+    pub(crate) target: WatchTarget,
+    #[command(flatten)]
+    pub(crate) settings: WatchSettingsArgs,
+    /// Where a new function begins: 'now', or 'beginning' for all rows that are there already
+    #[arg(long, default_value = "now", value_name = "now|beginning")]
+    pub(crate) from: WatchFrom,
+}
+
+/// Where batches go; they are printed if nothing is given.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WatchTarget {
+    /// A command that gets each batch as JSON on its standard input; exit 0 is success
+    #[arg(long, value_name = "COMMAND", conflicts_with = "webhook")]
+    pub(crate) exec: Option<String>,
+    /// An address that each batch is posted to as JSON
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook: Option<String>,
+    /// The environment variable with the secret that signs the requests
+    #[arg(long, value_name = "VAR", requires = "webhook")]
+    pub(crate) secret_env: Option<String>,
+    /// Add its version to each change
+    #[arg(long)]
+    pub(crate) with_version: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct WatchSettingsArgs {
+    /// Rows in a batch at most [default: 100]
+    #[arg(long, value_parser = batch, value_name = "ROWS")]
+    pub(crate) batch: Option<usize>,
+    /// How long a failed batch waits for its next attempt [default: 1s]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) interval: Option<Duration>,
+    /// How long rows stay with an instance that is not heard of [default: 60s]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) lease: Option<Duration>,
+    /// How often a lease is renewed [default: a quarter of the lease]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) renewal: Option<Duration>,
+    /// How often a change is tried before it is parked [default: 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000), value_name = "N")]
+    pub(crate) attempts: Option<u32>,
+}
+
+impl WatchSettingsArgs {
+    /// What was given, over the defaults.
+    pub(crate) fn settings(&self) -> WatchSettings {
+        let default = WatchSettings::default();
+        let lease = self.lease.unwrap_or(default.lease);
+        WatchSettings {
+            batch: self.batch.unwrap_or(default.batch),
+            interval: self.interval.unwrap_or(default.interval),
+            lease,
+            renewal: self.renewal.unwrap_or(lease / 4),
+            attempts: self.attempts.unwrap_or(default.attempts),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Watch {
+    /// Define a watch that `changefeed serve` runs
+    Create(WatchCreate),
+    /// List the watches and their backlogs
+    List,
+    /// Show a watch and the changes it has given up
+    Show {
+        /// The watch
+        name: WatchName,
+        /// How many given-up changes at most
+        #[arg(long, default_value_t = 100, value_name = "ROWS")]
+        limit: usize,
+    },
+    /// Give parked changes another round of attempts
+    Retry {
+        /// The watch
+        name: WatchName,
+    },
+    /// Forget what a function was handed, so that it begins again
+    Reset {
+        /// The watch
+        name: WatchName,
+        /// Where it begins: 'now', or 'beginning' for all rows that are there
+        #[arg(long, default_value = "now", value_name = "now|beginning")]
+        from: WatchFrom,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Remove a watch, its backlog, and its trigger if no other watch needs it
+    Drop {
+        /// The watch
+        name: WatchName,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchCreate {
+    /// The watch's name: letters, digits, '_' and '-'
+    pub(crate) name: WatchName,
+    /// The table, as in SQL
+    #[arg(long)]
+    pub(crate) table: String,
+    #[command(flatten)]
+    pub(crate) target: WatchTarget,
+    #[command(flatten)]
+    pub(crate) settings: WatchSettingsArgs,
+    /// Where it begins: 'now', or 'beginning' for all rows that are there already
+    #[arg(long, default_value = "now", value_name = "now|beginning")]
+    pub(crate) from: WatchFrom,
+}
+
+fn batch(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(n @ 1..=MAX_WATCH_BATCH) => Ok(n),
+        _ => Err(format!(
+            "a batch of {text} rows is not possible: use 1 to {MAX_WATCH_BATCH}"
+        )),
+    }
+}

@@ -1,0 +1,95 @@
+//! `changefeed watch list` and `show`
+
+use changefeed::{Changefeed, Result, WatchName, WatchStatus};
+
+use crate::output::{Out, human_ms};
+
+pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
+    let watches = super::statuses(db).await?;
+    if out.is_json() {
+        return watches.iter().try_for_each(|w| out.object(w));
+    }
+    if watches.is_empty() {
+        return out.line("no watches yet; `changefeed watch TABLE --name FUNCTION` makes one");
+    }
+    table(&watches, out)
+}
+
+/// The watches as a table.
+pub(crate) fn table(watches: &[WatchStatus], out: &mut Out) -> Result<()> {
+    let rows = watches
+        .iter()
+        .map(|w| {
+            vec![
+                w.watch.name.to_string(),
+                w.watch.table.to_string(),
+                w.unprocessed.to_string(),
+                w.leased.to_string(),
+                w.parked.to_string(),
+                w.suggested_workers.to_string(),
+                w.idle_ms
+                    .map_or_else(String::new, |ms| format!("{} ago", human_ms(ms))),
+                shortened(w.last_error.as_deref().unwrap_or_default()),
+            ]
+        })
+        .collect();
+    out.table(
+        &[
+            "WATCH",
+            "TABLE",
+            "UNPROCESSED",
+            "LEASED",
+            "PARKED",
+            "WORKERS",
+            "AT WORK",
+            "LAST ERROR",
+        ],
+        rows,
+    )
+}
+
+fn shortened(text: &str) -> String {
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
+}
+
+pub(super) async fn show(
+    db: &Changefeed,
+    name: &WatchName,
+    limit: usize,
+    out: &mut Out,
+) -> Result<()> {
+    let watch = super::find(db, name).await?;
+    let status = db.store().watch_status(&watch, limit).await?;
+    if out.is_json() {
+        return out.object(&status);
+    }
+    let parked = &status.parked_changes;
+    table(std::slice::from_ref(&status), out)?;
+    out.line("")?;
+    out.line(format!(
+        "function id {}, leases in {}",
+        status.watch.function_id, status.watch.leases_table
+    ))?;
+    if parked.is_empty() {
+        return Ok(());
+    }
+    out.line("")?;
+    let rows = parked
+        .iter()
+        .map(|p| {
+            vec![
+                p.key.get().to_owned(),
+                p.operation.to_string(),
+                p.attempts.to_string(),
+                format!("{} ago", human_ms(p.since_ms)),
+                p.error.clone().unwrap_or_default(),
+            ]
+        })
+        .collect();
+    out.table(&["PARKED", "OPERATION", "ATTEMPTS", "SINCE", "ERROR"], rows)?;
+    out.line(format!("`changefeed watch retry {name}` tries them again"))
+}

@@ -1,0 +1,228 @@
+//! `changefeed watch TABLE`, and the watches of `changefeed serve`.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use changefeed::{
+    Batch, CancellationToken, Changefeed, Error, Exec, Kind, PostBatches, Remedy, Result,
+    WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient, WebhookOptions,
+    batch_json, require_current,
+};
+use tokio::task::JoinHandle;
+
+use super::definition;
+use crate::args::{Serve, WatchRun};
+use crate::commands::serve::instance;
+use crate::output::Out;
+use crate::signals;
+
+/// How soon a watch that was defined while we serve is run.
+const LOOK_FOR_WATCHES: Duration = Duration::from_secs(2);
+
+pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Result<()> {
+    let Some(table) = args.table else {
+        return Err(crate::usage("watch what?")
+            .advise("name a table and a function: changefeed watch orders --name mail"));
+    };
+    let Some(name) = args.name else {
+        return Err(crate::usage("the function has no name")
+            .advise("add --name FUNCTION: it goes on where it was when it is started again"));
+    };
+    require_current(db.schema().await?)?;
+    let settings = args.settings.settings();
+    settings.validate()?;
+    let definition = definition(&args.target, &args.settings);
+    let function = function_of(&name, &definition, WebhookOptions::default())?;
+    let spec = WatchSpec {
+        name,
+        table: db.table(&table)?,
+        from: args.from,
+        definition: None,
+    };
+    let watch = db.store().open_watch(&spec).await?;
+    let shutdown = signals::shutdown()?;
+    let watcher = Watcher::new(db.store().clone(), watch, settings, instance());
+    let totals = match function {
+        Some(function) => watcher.run(&*function, shutdown).await?,
+        None => {
+            let print = Print {
+                out: Mutex::new(out),
+                with_version: args.target.with_version,
+            };
+            watcher.run(&print, shutdown).await?
+        }
+    };
+    tracing::info!(
+        batches = totals.batches,
+        changes = totals.changes,
+        failed = totals.failed,
+        "stopped"
+    );
+    Ok(())
+}
+
+/// What a definition wants to be done; nothing if it wants nothing.
+pub(crate) fn function_of(
+    name: &WatchName,
+    definition: &WatchDefinition,
+    webhooks: WebhookOptions,
+) -> Result<Option<Box<dyn WatchFunction>>> {
+    if definition.webhook.is_some() {
+        let client = WebhookClient::new(webhooks)?;
+        let environment = |variable: &str| std::env::var(variable).ok();
+        let post = PostBatches::prepare(client, name, definition, &environment)?;
+        return Ok(Some(Box::new(post)));
+    }
+    Ok(definition.exec.as_ref().map(|command| {
+        let exec = Exec::new(command, definition.with_version);
+        Box::new(exec) as Box<dyn WatchFunction>
+    }))
+}
+
+/// Prints each change on a line of its own.
+struct Print<'a> {
+    out: Mutex<&'a mut Out>,
+    with_version: bool,
+}
+
+#[async_trait::async_trait]
+impl WatchFunction for Print<'_> {
+    async fn call(&self, batch: &Batch) -> Result<(), String> {
+        let lines: Result<Vec<String>> = batch
+            .changes
+            .iter()
+            .map(|change| batch_json(std::slice::from_ref(change), self.with_version))
+            .collect();
+        let lines = lines.map_err(|e| e.to_string())?;
+        let mut out = self
+            .out
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        for (change, line) in batch.changes.iter().zip(lines) {
+            let printed = if out.is_json() {
+                out.line(line.trim_start_matches('[').trim_end_matches(']'))
+            } else {
+                out.line(format!("{}  {}", change.operation, change.item.get()))
+            };
+            printed.map_err(|e| e.to_string())?;
+        }
+        out.flush().map_err(|e| e.to_string())
+    }
+}
+
+/// Runs every watch that is defined in the database, until told to stop.
+pub(crate) async fn serve(
+    db: &Changefeed,
+    args: &Serve,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    let terms = Terms {
+        allow_exec: args.allow_exec,
+        webhooks: WebhookOptions {
+            allow_private_addresses: !args.deliver.refuse_private_addresses,
+            ..WebhookOptions::default()
+        },
+    };
+    let mut running: BTreeMap<WatchName, Running> = BTreeMap::new();
+    loop {
+        match db.store().watches().await {
+            Ok(watches) => {
+                let defined: BTreeMap<WatchName, _> = watches
+                    .into_iter()
+                    .filter_map(|w| Some((w.name.clone(), (w.definition.clone()?, w))))
+                    .collect();
+                // A definition that was changed or dropped ends what runs by it.
+                running.retain(|name, run| {
+                    let same = defined.get(name).is_some_and(|(d, _)| *d == run.definition);
+                    if !same || run.task.is_finished() {
+                        run.stop.cancel();
+                    }
+                    same && !run.task.is_finished()
+                });
+                for (name, (definition, watch)) in defined {
+                    running.entry(name).or_insert_with(|| {
+                        let stop = shutdown.child_token();
+                        let task = tokio::spawn(run_defined(
+                            db.clone(),
+                            watch,
+                            definition.clone(),
+                            terms.clone(),
+                            stop.clone(),
+                        ));
+                        Running {
+                            definition,
+                            stop,
+                            task,
+                        }
+                    });
+                }
+            }
+            Err(error) if error.kind().remedy() == Remedy::Retry => {
+                tracing::warn!(%error, "cannot look for watches; trying again");
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            () = tokio::time::sleep(LOOK_FOR_WATCHES) => {}
+        }
+    }
+    for (_, run) in running {
+        let _ = run.task.await;
+    }
+    Ok(())
+}
+
+/// What watches may do here.
+#[derive(Clone)]
+struct Terms {
+    allow_exec: bool,
+    webhooks: WebhookOptions,
+}
+
+struct Running {
+    definition: WatchDefinition,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Runs one watch. One that cannot run must not stop the others, so its error is only told; it is
+/// started again later.
+async fn run_defined(
+    db: Changefeed,
+    watch: changefeed::Watch,
+    definition: WatchDefinition,
+    terms: Terms,
+    stop: CancellationToken,
+) {
+    let name = watch.name.clone();
+    let ended = async {
+        if definition.exec.is_some() && !terms.allow_exec {
+            // Whoever may write to the database would otherwise run commands here.
+            return Err(
+                Error::new(Kind::Permission, "commands of watches are not run here")
+                    .advise("start `changefeed serve --allow-exec`"),
+            );
+        }
+        let Some(function) = function_of(&watch.name, &definition, terms.webhooks)? else {
+            return Ok(());
+        };
+        let spec = WatchSpec {
+            name: watch.name.clone(),
+            table: watch.table.clone(),
+            from: changefeed::WatchFrom::Now,
+            definition: None,
+        };
+        let watch = db.store().open_watch(&spec).await?;
+        Watcher::new(db.store().clone(), watch, definition.settings(), instance())
+            .run(&*function, stop.clone())
+            .await
+            .map(drop)
+    };
+    if let Err(error) = ended.await {
+        let advice = error.advice().unwrap_or_default();
+        tracing::error!(watch = %name, %error, advice, "this watch does not run; trying again");
+        let _ = tokio::time::timeout(Duration::from_secs(30), stop.cancelled()).await;
+    }
+}

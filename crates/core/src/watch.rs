@@ -1,0 +1,524 @@
+//! Watches: the changed rows of a table, net and in leased batches, for a function.
+//!
+//! A function is known by its name. What it has not been handed yet is its *backlog*: one entry
+//! per changed key, in order of the newest change. A batch is leased to one instance at a time;
+//! what becomes of it is told to the store in one statement.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize, Serializer};
+use serde_json::value::RawValue;
+
+use crate::name::check_name;
+use crate::{Error, Result, TableName};
+
+/// A watch's name, which is the identity of its function: `[a-zA-Z0-9_-]+`, at most 100
+/// characters.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct WatchName(String);
+
+impl WatchName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Takes a name that the database already holds, whoever wrote it there.
+    pub fn trusted(name: String) -> Self {
+        WatchName(name)
+    }
+
+    /// The function's id, which is part of the names of its tables: the FNV-1a hash of its name,
+    /// 64 bits, as 16 hexadecimal digits.
+    pub fn function_id(&self) -> String {
+        let hash = self
+            .0
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+        format!("{hash:016x}")
+    }
+
+    /// What whoever asks for a watch that is not there is told.
+    pub fn unknown(&self) -> Error {
+        Error::not_found(format!("there is no watch '{self}'"))
+            .advise("`changefeed watch list` shows the watches")
+    }
+}
+
+impl fmt::Display for WatchName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for WatchName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        check_name("watch name", text, 100).map(WatchName)
+    }
+}
+
+/// What happened to a row since the function was last handed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RowOperation {
+    /// The function has not seen the row yet.
+    Insert,
+    /// The row is another than before.
+    Update,
+    /// The row is gone.
+    Delete,
+}
+
+impl RowOperation {
+    /// The number that stands for it in batches and in our tables.
+    pub fn number(self) -> i16 {
+        match self {
+            RowOperation::Insert => 0,
+            RowOperation::Update => 1,
+            RowOperation::Delete => 2,
+        }
+    }
+
+    /// The operation behind a number.
+    pub fn from_number(number: i64) -> Result<Self> {
+        match number {
+            0 => Ok(RowOperation::Insert),
+            1 => Ok(RowOperation::Update),
+            2 => Ok(RowOperation::Delete),
+            other => Err(Error::invalid(format!("{other} is not an operation"))
+                .advise("0 is an insert, 1 an update, 2 a delete")),
+        }
+    }
+}
+
+impl fmt::Display for RowOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RowOperation::Insert => "insert",
+            RowOperation::Update => "update",
+            RowOperation::Delete => "delete",
+        })
+    }
+}
+
+impl Serialize for RowOperation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_i16(self.number())
+    }
+}
+
+impl<'de> Deserialize<'de> for RowOperation {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let number = i64::deserialize(deserializer)?;
+        RowOperation::from_number(number).map_err(serde::de::Error::custom)
+    }
+}
+
+/// A net change of one row. As JSON it is `{"Operation": 1, "Item": {…}}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RowChange<T = Box<RawValue>> {
+    /// What happened.
+    #[serde(rename = "Operation")]
+    pub operation: RowOperation,
+    /// The row as it is now with all its columns; only the key if it is gone.
+    #[serde(rename = "Item")]
+    pub item: T,
+    /// The version of this change: grows with every change of the table's rows.
+    #[serde(skip)]
+    pub version: i64,
+}
+
+/// A batch as its function gets it: the JSON array of its changes.
+pub fn batch_json(changes: &[RowChange], with_version: bool) -> Result<String> {
+    #[derive(Serialize)]
+    struct Versioned<'a> {
+        #[serde(flatten)]
+        change: &'a RowChange,
+        // A text, because JSON readers round large numbers.
+        #[serde(rename = "Version")]
+        version: String,
+    }
+    let written = if with_version {
+        let versioned: Vec<Versioned<'_>> = changes
+            .iter()
+            .map(|change| Versioned {
+                change,
+                version: change.version.to_string(),
+            })
+            .collect();
+        serde_json::to_string(&versioned)
+    } else {
+        serde_json::to_string(changes)
+    };
+    written.map_err(|e| Error::invalid("a batch cannot be written as JSON").caused_by(e))
+}
+
+/// How a function is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WatchSettings {
+    /// Rows in a batch at most.
+    pub batch: usize,
+    /// How long a failed batch waits for its next attempt; twice as long each time after that.
+    pub interval: Duration,
+    /// How long a lease lasts without renewal.
+    pub lease: Duration,
+    /// How often it is renewed while the function runs.
+    pub renewal: Duration,
+    /// How often a change is tried before it is parked.
+    pub attempts: u32,
+}
+
+impl Default for WatchSettings {
+    fn default() -> Self {
+        WatchSettings {
+            batch: 100,
+            interval: Duration::from_millis(1000),
+            lease: Duration::from_secs(60),
+            renewal: Duration::from_secs(15),
+            attempts: 5,
+        }
+    }
+}
+
+/// The largest batch.
+pub const MAX_WATCH_BATCH: usize = 10_000;
+
+/// Unprocessed changes that one worker is good for, when workers are suggested.
+pub const CHANGES_PER_WORKER: i64 = 1000;
+
+impl WatchSettings {
+    /// Refuses settings that cannot work.
+    pub fn validate(&self) -> Result<()> {
+        let (short, day) = (Duration::from_millis(10), Duration::from_secs(86_400));
+        if self.batch == 0 || self.batch > MAX_WATCH_BATCH {
+            return Err(Error::invalid(format!(
+                "a batch of {} rows is not possible: use 1 to {MAX_WATCH_BATCH}",
+                self.batch
+            )));
+        }
+        if self.attempts == 0 || self.attempts > 1000 {
+            return Err(Error::invalid(format!(
+                "{} attempts are not possible: use 1 to 1000",
+                self.attempts
+            )));
+        }
+        for (what, time) in [
+            ("polling interval", self.interval),
+            ("lease", self.lease),
+            ("renewal", self.renewal),
+        ] {
+            if time < short || time > day {
+                return Err(Error::invalid(format!(
+                    "a {what} of {} is not possible: use 10ms to 1d",
+                    humantime::format_duration(time)
+                )));
+            }
+        }
+        if self.renewal * 2 > self.lease {
+            return Err(Error::invalid(format!(
+                "a lease of {} cannot be renewed in time every {}",
+                humantime::format_duration(self.lease),
+                humantime::format_duration(self.renewal)
+            ))
+            .advise("renew at least twice per lease"));
+        }
+        Ok(())
+    }
+
+    /// How many rows are tried together in the n-th attempt, counted from 1. The groups shrink
+    /// from a whole batch to single rows, so that one bad row is alone in its last attempt and
+    /// takes no other with it.
+    pub fn group(&self, attempt: u32) -> usize {
+        if attempt <= 1 || self.attempts <= 1 {
+            return self.batch;
+        }
+        let left = f64::from(self.attempts.saturating_sub(attempt));
+        let share = left / f64::from(self.attempts - 1);
+        // The rounding only decides whether a group has a row more.
+        let group = (self.batch as f64).powf(share).ceil() as usize;
+        group.clamp(1, self.batch)
+    }
+
+    /// How long rows wait after their n-th attempt has failed.
+    pub fn wait_after(&self, attempt: u32) -> Duration {
+        let doublings = attempt.saturating_sub(1).min(6);
+        self.interval * 2_u32.pow(doublings)
+    }
+}
+
+/// Where a new function begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WatchFrom {
+    /// With the changes from now on.
+    #[default]
+    Now,
+    /// With every row that is there already, as an insert.
+    Beginning,
+}
+
+impl FromStr for WatchFrom {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "now" => Ok(WatchFrom::Now),
+            "beginning" => Ok(WatchFrom::Beginning),
+            _ => Err(Error::invalid(format!(
+                "'{text}' is no place to begin: use 'now' or 'beginning'"
+            ))),
+        }
+    }
+}
+
+/// What `serve` does with a watch. Settings that are absent have their defaults.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WatchDefinition {
+    /// The command that gets each batch on its standard input.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exec: Option<String>,
+    /// The address that each batch is posted to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub webhook: Option<String>,
+    /// The environment variable with the secret that signs requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret_env: Option<String>,
+    /// Rows in a batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch: Option<usize>,
+    /// Milliseconds until a failed batch is tried again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_ms: Option<u64>,
+    /// Milliseconds that a lease lasts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_ms: Option<u64>,
+    /// Milliseconds between two renewals.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub renewal_ms: Option<u64>,
+    /// Attempts before a change is parked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<u32>,
+    /// Whether each change carries its version.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_version: bool,
+}
+
+impl WatchDefinition {
+    /// The settings that this definition means.
+    pub fn settings(&self) -> WatchSettings {
+        let default = WatchSettings::default();
+        let time = |ms: Option<u64>, otherwise| ms.map_or(otherwise, Duration::from_millis);
+        WatchSettings {
+            batch: self.batch.unwrap_or(default.batch),
+            interval: time(self.interval_ms, default.interval),
+            lease: time(self.lease_ms, default.lease),
+            renewal: time(self.renewal_ms, default.renewal),
+            attempts: self.attempts.unwrap_or(default.attempts),
+        }
+    }
+}
+
+/// A function and the table it wants to watch.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WatchSpec {
+    /// The function's name.
+    pub name: WatchName,
+    /// The table.
+    pub table: TableName,
+    /// Where it begins if it is new.
+    pub from: WatchFrom,
+    /// What `serve` does with it; nothing for a function that runs elsewhere.
+    pub definition: Option<WatchDefinition>,
+}
+
+/// A function that watches a table.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Watch {
+    /// The function's name.
+    pub name: WatchName,
+    /// 16 hexadecimal digits, from the name.
+    pub function_id: String,
+    /// The database's number of the table.
+    pub table_id: i64,
+    /// The table, as it is called now.
+    pub table: TableName,
+    /// The table with the function's backlog and leases.
+    pub leases_table: String,
+    /// What `serve` does with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub definition: Option<WatchDefinition>,
+}
+
+/// Who asks for a batch, and on which terms.
+#[derive(Debug, Clone, Copy)]
+pub struct Take<'a> {
+    /// The instance; unique to it.
+    pub owner: &'a str,
+    /// Batch, lease and attempts.
+    pub settings: &'a WatchSettings,
+}
+
+/// Rows that are leased to one instance.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Which lease: no other batch has this number.
+    pub generation: i64,
+    /// The lowest and the highest version among its changes, at the time of leasing.
+    pub versions: (i64, i64),
+    /// Which attempt this is for its rows, counted from 1.
+    pub attempt: u32,
+    /// The changes, oldest first.
+    pub changes: Vec<RowChange>,
+    /// Before the lease was asked for.
+    pub asked: Instant,
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone)]
+pub enum BatchOutcome {
+    /// The function has succeeded.
+    Done,
+    /// The function has failed with this error. The rows wait for their next attempt; those that
+    /// have used up theirs are parked.
+    Failed {
+        /// What went wrong.
+        error: String,
+    },
+    /// The function was not called, or was stopped by us: as if the batch had not been taken.
+    Released,
+}
+
+/// What settling a batch did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Settled {
+    /// Rows whose lease was still ours.
+    pub rows: u64,
+    /// Rows that were parked.
+    pub parked: u64,
+}
+
+/// A watch and how it is doing.
+#[derive(Debug, Clone, Serialize)]
+pub struct WatchStatus {
+    /// The watch.
+    #[serde(flatten)]
+    pub watch: Watch,
+    /// Changed rows that were not processed yet, those in process included.
+    pub unprocessed: i64,
+    /// Those of them that an instance holds.
+    pub leased: i64,
+    /// Changed rows that were given up.
+    pub parked: i64,
+    /// The last error of a row that waits or is parked.
+    pub last_error: Option<String>,
+    /// Every change up to this version is processed.
+    pub last_sync_version: i64,
+    /// Milliseconds since an instance last looked; nothing if none ever has.
+    pub idle_ms: Option<i64>,
+    /// How many workers this backlog is good for.
+    pub suggested_workers: i64,
+    /// Changes that were given up, oldest first, as many as were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub parked_changes: Vec<Parked>,
+}
+
+/// `ceil(unprocessed / changes_per_worker)`.
+pub fn suggested_workers(unprocessed: i64, changes_per_worker: i64) -> i64 {
+    let per_worker = changes_per_worker.max(1);
+    unprocessed.max(0).saturating_add(per_worker - 1) / per_worker
+}
+
+/// A change that was given up.
+#[derive(Debug, Clone, Serialize)]
+pub struct Parked {
+    /// The row's key.
+    pub key: Box<RawValue>,
+    /// What was to be handed over, as a word.
+    #[serde(serialize_with = "word")]
+    pub operation: RowOperation,
+    /// Its version.
+    pub version: i64,
+    /// How often it was tried.
+    pub attempts: i64,
+    /// Why the last attempt failed.
+    pub error: Option<String>,
+    /// Milliseconds since it was parked.
+    pub since_ms: i64,
+}
+
+fn word<S: Serializer>(operation: &RowOperation, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(operation)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_function_id_is_pinned() {
+        // A change here makes every function start over.
+        let id = |name: &str| name.parse::<WatchName>().unwrap().function_id();
+        assert_eq!(id("a"), "af63dc4c8601ec8c");
+        assert_eq!(id("mail"), "1f5964a2ce98072e");
+        assert_ne!(id("mail"), id("Mail"));
+    }
+
+    #[test]
+    fn a_batch_is_an_array_of_operations_and_items_as_the_database_wrote_them() {
+        let item = RawValue::from_string("{\"id\":9223372036854775807,\"x\":1.50}".into()).unwrap();
+        let change = RowChange {
+            operation: RowOperation::Update,
+            item,
+            version: 17,
+        };
+        assert_eq!(
+            batch_json(std::slice::from_ref(&change), false).unwrap(),
+            "[{\"Operation\":1,\"Item\":{\"id\":9223372036854775807,\"x\":1.50}}]"
+        );
+        assert!(
+            batch_json(&[change], true)
+                .unwrap()
+                .ends_with(",\"Version\":\"17\"}]")
+        );
+    }
+
+    #[test]
+    fn groups_shrink_from_a_batch_to_single_rows() {
+        let settings = WatchSettings::default();
+        let groups: Vec<usize> = (1..=6).map(|n| settings.group(n)).collect();
+        assert_eq!(groups, [100, 32, 10, 4, 1, 1]);
+        let waits: Vec<u64> = (1..=4).map(|n| settings.wait_after(n).as_secs()).collect();
+        assert_eq!(waits, [1, 2, 4, 8]);
+    }
+
+    #[test]
+    fn workers_are_suggested_by_the_thousand() {
+        let suggest = |n| suggested_workers(n, CHANGES_PER_WORKER);
+        assert_eq!([0, 1, 1000, 1001].map(suggest), [0, 1, 1, 2]);
+        assert_eq!(suggested_workers(i64::MAX, 0), i64::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn the_last_attempt_is_alone_and_no_group_is_empty(
+            batch in 1usize..=MAX_WATCH_BATCH, attempts in 2u32..50
+        ) {
+            let settings = WatchSettings { batch, attempts, ..WatchSettings::default() };
+            let mut before = batch;
+            for attempt in 1..=attempts {
+                let group = settings.group(attempt);
+                prop_assert!(group >= 1 && group <= before);
+                before = group;
+            }
+            prop_assert_eq!(before, 1);
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! A command that gets each batch as JSON on its standard input. Exit 0 is success.
+
+use std::process::Stdio;
+
+use async_trait::async_trait;
+use changefeed_core::{Batch, batch_json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+
+use crate::WatchFunction;
+
+/// How much of what a command says on standard error is kept with rows that fail.
+const KEPT: usize = 2000;
+
+/// Runs a shell command per batch.
+#[derive(Debug, Clone)]
+pub struct Exec {
+    command: String,
+    with_version: bool,
+}
+
+impl Exec {
+    /// A command, as a shell understands it.
+    pub fn new(command: impl Into<String>, with_version: bool) -> Self {
+        Exec {
+            command: command.into(),
+            with_version,
+        }
+    }
+}
+
+#[async_trait]
+impl WatchFunction for Exec {
+    async fn call(&self, batch: &Batch) -> Result<(), String> {
+        let mut input = batch_json(&batch.changes, self.with_version).map_err(|e| e.to_string())?;
+        input.push('\n');
+        let mut command = shell(&self.command);
+        command
+            .env("CHANGEFEED_ATTEMPT", batch.attempt.to_string())
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command
+            .spawn()
+            .map_err(|e| format!("'{}' cannot be started: {e}", self.command))?;
+        let mut group = Group { child };
+        let (stdin, stderr) = (group.child.stdin.take(), group.child.stderr.take());
+        let feed = async {
+            if let Some(mut stdin) = stdin {
+                // A command need not read everything.
+                let _ = stdin.write_all(input.as_bytes()).await;
+                let _ = stdin.shutdown().await;
+            }
+        };
+        let listen = async {
+            let mut kept = Vec::new();
+            if let Some(mut stderr) = stderr {
+                let mut chunk = [0_u8; 4096];
+                while let Ok(n @ 1..) = stderr.read(&mut chunk).await {
+                    let _ = tokio::io::stderr().write_all(&chunk[..n]).await;
+                    kept.extend_from_slice(&chunk[..n]);
+                    let surplus = kept.len().saturating_sub(KEPT);
+                    kept.drain(..surplus);
+                }
+            }
+            kept
+        };
+        let wait = group.child.wait();
+        // The command has ended when it has; a child of its own may keep its output open.
+        let mut talk = std::pin::pin!(futures_util::future::join(feed, listen));
+        let mut wait = std::pin::pin!(wait);
+        let mut said = None;
+        let status = loop {
+            tokio::select! {
+                ((), kept) = &mut talk, if said.is_none() => said = Some(kept),
+                status = &mut wait => break status,
+            }
+        };
+        let status = status.map_err(|e| format!("'{}' was lost: {e}", self.command))?;
+        if said.is_none() {
+            let rest = tokio::time::timeout(std::time::Duration::from_millis(200), talk).await;
+            said = rest.ok().map(|((), kept)| kept);
+        }
+        if status.success() {
+            return Ok(());
+        }
+        let said = said.unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        Err(match said.trim() {
+            "" => status.to_string(),
+            words => format!("{status}: {words}"),
+        })
+    }
+}
+
+#[cfg(unix)]
+fn shell(command: &str) -> Command {
+    let mut shell = Command::new("sh");
+    // A group of its own, so that it can be ended with everything it has started.
+    shell.arg("-c").arg(command).process_group(0);
+    shell.kill_on_drop(true);
+    shell
+}
+
+#[cfg(not(unix))]
+fn shell(command: &str) -> Command {
+    let mut shell = Command::new("cmd");
+    shell.arg("/C").arg(command).kill_on_drop(true);
+    shell
+}
+
+/// A running command; dropping it ends it with everything it has started.
+struct Group {
+    child: Child,
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        #[cfg(unix)]
+        if let Some(pid) = self
+            .child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .and_then(rustix::process::Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn batch() -> Batch {
+        Batch {
+            generation: 1,
+            versions: (1, 1),
+            attempt: 3,
+            changes: Vec::new(),
+            asked: Instant::now(),
+        }
+    }
+
+    #[tokio::test]
+    async fn exit_0_is_success_and_anything_else_is_kept_with_what_was_said() {
+        let call = async |command: &str| Exec::new(command, false).call(&batch()).await;
+        assert_eq!(call("test \"$(cat)\" = '[]'").await, Ok(()));
+        assert_eq!(call("test $CHANGEFEED_ATTEMPT = 3").await, Ok(()));
+        assert_eq!(
+            call("echo no room >&2; exit 3").await,
+            Err("exit status: 3: no room".into())
+        );
+        assert_eq!(call("exit 1").await, Err("exit status: 1".into()));
+        // One that reads nothing, and one that leaves a child behind.
+        assert_eq!(call("exec < /dev/null").await, Ok(()));
+        assert_eq!(call("sleep 5 >&2 & exit 0").await, Ok(()));
+    }
+
+    #[cfg(unix)]
+    #[tokio::test]
+    async fn a_dropped_call_ends_the_command_and_its_children() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pid");
+        let exec = Exec::new(
+            format!("sleep 600 & echo $! > {}; wait", file.display()),
+            false,
+        );
+        let pid = {
+            let batch = batch();
+            let mut call = exec.call(&batch);
+            loop {
+                let step = std::time::Duration::from_millis(5);
+                let _ = tokio::time::timeout(step, &mut call).await;
+                if let Ok(pid) = std::fs::read_to_string(&file)
+                    && let Ok(pid) = pid.trim().parse::<i32>()
+                {
+                    break pid;
+                }
+            }
+        };
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        while rustix::process::test_kill_process(pid).is_ok() {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
+            if stat.is_ok_and(|s| s.contains(") Z ")) {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+        }
+    }
+}

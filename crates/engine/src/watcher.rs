@@ -1,0 +1,263 @@
+//! The watcher: leases batches of changed rows and hands them to a function.
+//!
+//! Any number of watchers share the work of one function; what is whose is decided by leases in
+//! the database. While the function runs its leases are renewed. If that fails, the function is
+//! cancelled before the leases can expire: its future is dropped. What it did until then may be
+//! done again by whoever gets the rows next.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Backoff, Batch, BatchOutcome, Pace, Remedy, Result, RowChange, Settled, Store, Take, Watch,
+    WatchSettings, crash_point,
+};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use crate::describe;
+
+/// Waits between two looks, under load and when idle.
+const SHORTEST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(50);
+/// How long a running function may go on after we were told to stop.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What gets the batches.
+#[async_trait]
+pub trait WatchFunction: Send + Sync {
+    /// Processes a batch. An error, in one sentence, is kept with its rows. The future is dropped
+    /// when the lease of the rows is lost.
+    async fn call(&self, batch: &Batch) -> Result<(), String>;
+}
+
+/// A closure on rows as the database wrote them.
+pub struct Closure<F>(pub F);
+
+#[async_trait]
+impl<F, Fut> WatchFunction for Closure<F>
+where
+    F: Fn(Vec<RowChange>) -> Fut + Send + Sync,
+    Fut: Future<Output = Result<(), String>> + Send,
+{
+    async fn call(&self, batch: &Batch) -> Result<(), String> {
+        (self.0)(batch.changes.clone()).await
+    }
+}
+
+/// What a watcher has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct WatchTotals {
+    /// Batches handed over.
+    pub batches: u64,
+    /// Changes in them.
+    pub changes: u64,
+    /// Batches that failed.
+    pub failed: u64,
+}
+
+/// One instance of a function.
+pub struct Watcher {
+    store: Arc<dyn Store>,
+    watch: Watch,
+    settings: WatchSettings,
+    owner: String,
+    totals: WatchTotals,
+}
+
+/// How a call ended.
+enum Ended {
+    /// By itself.
+    Returned(Result<(), String>),
+    /// Its lease could not be kept.
+    Lost(String),
+    /// We were told to stop.
+    Stopped,
+}
+
+impl Watcher {
+    /// A watcher; `owner` tells instances apart and must be unique to this one.
+    pub fn new(
+        store: Arc<dyn Store>,
+        watch: Watch,
+        settings: WatchSettings,
+        owner: impl Into<String>,
+    ) -> Self {
+        Watcher {
+            store,
+            watch,
+            settings,
+            owner: owner.into(),
+            totals: WatchTotals::default(),
+        }
+    }
+
+    /// Hands batches to the function until told to stop. Ends early only with an error that a
+    /// person has to mend.
+    pub async fn run(
+        mut self,
+        function: &dyn WatchFunction,
+        shutdown: CancellationToken,
+    ) -> Result<WatchTotals> {
+        self.settings.validate()?;
+        tracing::info!(
+            watch = %self.watch.name, table = %self.watch.table, leases = %self.watch.leases_table,
+            "watching"
+        );
+        let mut pace = Pace::new(SHORTEST, LONGEST.min(self.settings.interval));
+        let mut backoff = Backoff::default();
+        while !shutdown.is_cancelled() {
+            // An await inside `turn` is never cut off: what was leased is settled.
+            let wait = match self.turn(function, &shutdown).await {
+                Ok(true) => {
+                    backoff.worked();
+                    pace.busy();
+                    continue;
+                }
+                Ok(false) => {
+                    backoff.worked();
+                    pace.idle()
+                }
+                Err(error) if error.kind().remedy() == Remedy::Retry => {
+                    tracing::warn!(watch = %self.watch.name, error = %describe(&error), "watching failed; trying again");
+                    backoff.failed()
+                }
+                Err(error) => return Err(error),
+            };
+            let _ = tokio::time::timeout(wait, shutdown.cancelled()).await;
+        }
+        Ok(self.totals)
+    }
+
+    /// What was done so far.
+    pub fn totals(&self) -> WatchTotals {
+        self.totals
+    }
+
+    /// One batch, if there is one; returns whether there was.
+    pub async fn turn(
+        &mut self,
+        function: &dyn WatchFunction,
+        shutdown: &CancellationToken,
+    ) -> Result<bool> {
+        let take = Take {
+            owner: &self.owner,
+            settings: &self.settings,
+        };
+        let Some(batch) = self.store.take(&self.watch, take).await? else {
+            return Ok(false);
+        };
+        crash_point("watch.before");
+        let ended = self.call(function, &batch, shutdown).await;
+        crash_point("watch.after");
+        let outcome = match ended {
+            Ended::Returned(Ok(())) => BatchOutcome::Done,
+            Ended::Returned(Err(error)) | Ended::Lost(error) => BatchOutcome::Failed { error },
+            Ended::Stopped => BatchOutcome::Released,
+        };
+        self.totals.batches += 1;
+        self.totals.changes += batch.changes.len() as u64;
+        if let BatchOutcome::Failed { error } = &outcome {
+            self.totals.failed += 1;
+            tracing::warn!(
+                watch = %self.watch.name, rows = batch.changes.len(), attempt = batch.attempt, error,
+                "a batch failed"
+            );
+        }
+        let settled = self.settle(&batch, &outcome).await?;
+        if settled.parked > 0 {
+            tracing::error!(
+                watch = %self.watch.name, rows = settled.parked,
+                "changes were parked after their last attempt; `changefeed watch retry` tries them again"
+            );
+        }
+        if settled.rows < batch.changes.len() as u64 {
+            tracing::warn!(
+                watch = %self.watch.name, rows = batch.changes.len() as u64 - settled.rows,
+                "somebody else holds rows of this batch by now"
+            );
+        }
+        crash_point("watch.settled");
+        Ok(true)
+    }
+
+    /// Calls the function and keeps its leases meanwhile.
+    async fn call(
+        &self,
+        function: &dyn WatchFunction,
+        batch: &Batch,
+        shutdown: &CancellationToken,
+    ) -> Ended {
+        // A tenth is left for clocks that run at different speeds.
+        let trusted = |asked: Instant| asked + self.settings.lease.mul_f32(0.9);
+        let mut trusted_until = trusted(batch.asked);
+        if Instant::now() >= trusted_until {
+            return Ended::Stopped;
+        }
+        if batch.changes.is_empty() {
+            return Ended::Returned(Ok(()));
+        }
+        let mut call = function.call(batch);
+        let mut renew_at = batch.asked + self.settings.renewal;
+        let stopped = async {
+            shutdown.cancelled().await;
+            tokio::time::sleep(GRACE).await;
+        };
+        let mut stopped = std::pin::pin!(stopped);
+        loop {
+            tokio::select! {
+                biased;
+                returned = &mut call => return Ended::Returned(returned),
+                () = tokio::time::sleep_until(trusted_until.into()) => break,
+                () = &mut stopped => return Ended::Stopped,
+                () = tokio::time::sleep_until(renew_at.into()) => {}
+            }
+            let asked = Instant::now();
+            let renewal = self.store.renew(&self.watch, batch, self.settings.lease);
+            // The function goes on while we ask.
+            let renewed = tokio::select! {
+                biased;
+                returned = &mut call => return Ended::Returned(returned),
+                () = tokio::time::sleep_until(trusted_until.into()) => break,
+                renewed = renewal => renewed,
+            };
+            match renewed {
+                Ok(rows) if rows >= batch.changes.len() as u64 => {
+                    trusted_until = trusted(asked);
+                    renew_at = asked + self.settings.renewal;
+                }
+                Ok(_) => {
+                    return Ended::Lost("cancelled: somebody else holds these rows by now".into());
+                }
+                Err(error) => {
+                    tracing::warn!(watch = %self.watch.name, error = %describe(&error), "a lease was not renewed; trying again");
+                    renew_at = Instant::now() + (self.settings.renewal / 4).min(SECOND);
+                }
+            }
+        }
+        Ended::Lost("cancelled: its lease could not be renewed in time".into())
+    }
+
+    /// Says what became of a batch; tries again for as long as the lease may last.
+    async fn settle(&self, batch: &Batch, outcome: &BatchOutcome) -> Result<Settled> {
+        let until = Instant::now() + self.settings.lease.min(GRACE);
+        let mut backoff = Backoff::default();
+        loop {
+            let settled = self
+                .store
+                .settle(&self.watch, batch, outcome, &self.settings)
+                .await;
+            match settled {
+                Err(error) if error.kind().remedy() == Remedy::Retry && Instant::now() < until => {
+                    tracing::warn!(watch = %self.watch.name, error = %describe(&error), "a batch was not settled; trying again");
+                    tokio::time::sleep(backoff.failed()).await;
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);

@@ -1,0 +1,134 @@
+-- changefeed 4: watches on PostgreSQL.
+--
+-- How a changed row gets to a function:
+--   1. A row trigger on the watched table inserts the row's key into `changes_<table_id>`. That is
+--      all that a writer does, and nobody but writers inserts there: no writer ever waits for a
+--      worker, meets it in a deadlock, or fails because of one at any isolation level.
+--   2. A worker moves committed keys to the backlog of each function that watches the table,
+--      `leases_<function_id>_<table_id>`: one row per key, however often it has changed. The keys
+--      get their version here. Whoever writes to the backlogs of a table holds the table's
+--      advisory lock from before its snapshot until its commit, so versions become visible in
+--      their order, and "everything above the last one" misses nothing.
+--   3. A batch is leased by one update, handed over, and deleted from the backlog when it is done.
+--
+-- Nothing is held between two calls: each of these steps is one message to the server.
+--
+-- A snapshot that somebody holds for hours keeps dead rows and index entries alive. Workers begin
+-- their looks behind what they have seen: in `changes_…` by transaction id, in the backlog by
+-- version.
+
+-- Orders changes before they are moved. Cache 1: a cache is per session, so a larger one would hand
+-- a later change a smaller number.
+create sequence changefeed.change_order as bigint cache 1;
+
+-- The version of a change is drawn when it is moved. Each value begins a range of 2^20 versions, so
+-- that one draw is enough for everything that is moved at a time.
+create sequence changefeed.change_version as bigint increment 1048576 start 1048576 cache 1;
+
+-- One number per leased batch, on all tables: a lease never comes back under the same number.
+create sequence changefeed.lease_generation as bigint cache 1;
+
+-- Tables that are tracked because somebody watches them.
+create table changefeed.watched_table (
+    -- The table's oid, as it was when tracking began.
+    table_id   bigint primary key,
+    -- The same as a name, which survives a dump.
+    source     regclass not null,
+    -- Grows when functions come and go. Whoever moves changes must know all of them.
+    generation bigint not null default 1,
+    -- The primary key that the tables of this table were made for.
+    key        text[] not null,
+    key_types  text[] not null
+);
+
+create table changefeed.watch (
+    name        varchar(100) primary key check (name ~ '^[a-zA-Z0-9_-]+$'),
+    function_id text not null unique check (function_id ~ '^[0-9a-f]{16}$'),
+    table_id    bigint not null references changefeed.watched_table,
+    -- What `changefeed serve` runs; null for a function that runs elsewhere.
+    definition  jsonb,
+    -- While existing rows are still to be handed over: the key of the last one, a JSON array of
+    -- texts, and null before the first.
+    loading     boolean not null default false,
+    loaded_to   jsonb,
+    created_at  timestamptz not null default clock_timestamp()
+);
+
+create table changefeed.global_state (
+    function_id       text not null,
+    table_id          bigint not null,
+    -- Every change up to this version has been processed or parked. Kept about once a second.
+    last_sync_version bigint not null default 0,
+    last_access_time  timestamptz not null default clock_timestamp(),
+    primary key (function_id, table_id)
+);
+
+-- Counting -----------------------------------------------------------------------------------------
+
+-- What a function still has to process. Counts what nobody has moved yet too, so that it also
+-- tells when no worker is left to do that.
+create function changefeed.watch_count(
+    function_id text, out unprocessed bigint, out leased bigint, out parked bigint,
+    out last_error text)
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    keys text;
+    log  regclass;
+    mine regclass;
+begin
+    select (select string_agg(quote_ident(k), ', ') from unnest(t.key) k),
+           to_regclass(format('changefeed.changes_%s', w.table_id)),
+           to_regclass(format('changefeed.leases_%s_%s', w.function_id, w.table_id))
+    into keys, log, mine
+    from changefeed.watch w join changefeed.watched_table t on t.table_id = w.table_id
+    where w.function_id = watch_count.function_id;
+    unprocessed := 0;
+    leased := 0;
+    parked := 0;
+    if mine is null then
+        return;
+    end if;
+    execute format(
+        'select count(*) filter (where _changefeed_parked_time is null),
+                count(*) filter (where _changefeed_lease_expiration_time > clock_timestamp()),
+                count(*) filter (where _changefeed_parked_time is not null),
+                (array_agg(_changefeed_last_error order by _changefeed_change_version desc)
+                 filter (where _changefeed_last_error is not null))[1]
+         from %s', mine)
+    into unprocessed, leased, parked, last_error;
+    if log is not null then
+        execute format(
+            'select $1 + count(*) from (
+                 select %1$s from %2$s
+                 except select %1$s from %3$s where _changefeed_parked_time is null) n',
+            keys, log, mine)
+        into unprocessed using unprocessed;
+    end if;
+end $$;
+
+-- For people and for autoscalers: `select unprocessed from changefeed.watch_backlog where name = …`.
+-- Each function has a view with the same for itself in one row, backlog_<function_id>.
+create view changefeed.watch_backlog as
+select w.name, w.function_id, w.table_id, c.unprocessed, c.leased, c.parked, c.last_error,
+       (c.unprocessed + 999) / 1000 as suggested_workers
+from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c;
+
+-- Truncating ---------------------------------------------------------------------------------------
+
+-- Makes all rows of a table that is about to be truncated deleted ones. It finds the key by the
+-- catalogue, and a failure of it is a warning: the application's statement goes on.
+create function changefeed.track_truncate() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    execute format('insert into changefeed.%I (op, raw) select 2, (%s) from %s r', tg_argv[0],
+                   replace(changefeed.key_query(tg_relid), '($1)', '(r)'), tg_relid::regclass);
+    return null;
+exception when others then
+    raise warning 'changefeed: the rows of % are truncated without a trace: %',
+        tg_relid::regclass, sqlerrm;
+    return null;
+end $$;
+
+revoke all on all functions in schema changefeed from public;
+
+insert into changefeed.schema_version (version) values (4);

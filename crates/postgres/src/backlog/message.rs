@@ -1,0 +1,61 @@
+//! Several statements as one message, and what the server answers to each.
+
+use changefeed_core::{Error, Kind, Result};
+use deadpool_postgres::Object;
+use tokio_postgres::SimpleQueryMessage;
+
+use crate::error::{db, is_undefined};
+
+/// One statement's answer.
+#[derive(Default)]
+pub(super) struct Answer {
+    pub(super) rows: Vec<Vec<Option<String>>>,
+    pub(super) count: u64,
+}
+
+impl Answer {
+    pub(super) fn text(&self, column: usize) -> Option<&str> {
+        self.rows.first()?.get(column)?.as_deref()
+    }
+
+    pub(super) fn number(&self, column: usize) -> Option<i64> {
+        self.text(column)?.parse().ok()
+    }
+}
+
+/// Sends statements as one message and one transaction.
+pub(super) async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
+    let mut answers = Vec::new();
+    let mut answer = Answer::default();
+    for message in client.simple_query(sql).await.map_err(explain)? {
+        match message {
+            SimpleQueryMessage::Row(row) => answer.rows.push(
+                (0..row.len())
+                    .map(|column| row.get(column).map(str::to_owned))
+                    .collect(),
+            ),
+            SimpleQueryMessage::CommandComplete(count) => {
+                answer.count = count;
+                answers.push(std::mem::take(&mut answer));
+            }
+            _ => {}
+        }
+    }
+    Ok(answers)
+}
+
+fn explain(error: tokio_postgres::Error) -> Error {
+    if is_undefined(&error) {
+        return Error::not_found("a table or column of this watch is not there any more")
+            .advise("start the watch again: what was deleted is made again")
+            .caused_by(error);
+    }
+    db(error)
+}
+
+pub(super) fn unexpected() -> Error {
+    Error::new(
+        Kind::Database,
+        "the server answered something else than was asked",
+    )
+}

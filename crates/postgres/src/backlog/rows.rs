@@ -1,0 +1,91 @@
+//! The rows of a batch.
+
+use changefeed_core::{
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings,
+};
+use deadpool_postgres::Object;
+use serde_json::value::RawValue;
+
+use super::message::{send, unexpected};
+use super::{Backlog, Leased, PLANNER};
+use crate::template::fill;
+use crate::tracking::join;
+
+impl Backlog {
+    /// The rows of a batch. Not under the lock: a process that is stopped while it reads would
+    /// keep it.
+    pub(super) async fn rows(&self, client: &Object, leased: Leased) -> Result<Batch> {
+        let mut batch = Batch {
+            generation: leased.generation,
+            versions: leased.versions,
+            attempt: leased.attempt,
+            changes: Vec::new(),
+            asked: leased.asked,
+        };
+        match self.read(client, &leased).await {
+            Ok(changes) => {
+                batch.changes = changes;
+                Ok(batch)
+            }
+            Err(error) => {
+                // Nobody else has to wait for the lease to end.
+                let settings = WatchSettings::default();
+                let released = self.settle(client, &batch, &BatchOutcome::Released, &settings);
+                if let Err(error) = released.await {
+                    tracing::debug!(%error, "a batch that could not be read was not given back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
+        let tracked = &self.tracked;
+        let first = tracked.key.first().ok_or_else(unexpected)?;
+        let gone = format!(
+            "(changefeed_row.{} is null or q._changefeed_operation >= 2)",
+            first.sql()
+        );
+        let sql = format!("select {PLANNER};")
+            + &fill(
+                include_str!("../sql/watch_rows.sql"),
+                &[
+                    ("leases", &self.leases),
+                    ("gone", &gone),
+                    (
+                        "key_item",
+                        &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
+                    ),
+                    ("table", &tracked.table.sql),
+                    (
+                        "row_key",
+                        &join(&tracked.key, " and ", |_, c| {
+                            format!("changefeed_row.{0} = q.{0}", c.sql())
+                        }),
+                    ),
+                    ("from", &leased.versions.0.to_string()),
+                    ("to", &leased.versions.1.to_string()),
+                    ("generation", &leased.generation.to_string()),
+                ],
+            );
+        let mut answers = send(client, &sql).await?;
+        let rows = answers.pop().ok_or_else(unexpected)?.rows;
+        let mut changes = Vec::with_capacity(rows.len());
+        for row in rows {
+            let mut columns = row.into_iter().flatten();
+            let (Some(version), Some(operation), Some(item)) =
+                (columns.next(), columns.next(), columns.next())
+            else {
+                return Err(unexpected());
+            };
+            let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
+            changes.push(RowChange {
+                operation: RowOperation::from_number(number(operation)?)?,
+                item: RawValue::from_string(item)
+                    .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
+                version: number(version)?,
+            });
+        }
+        Ok(changes)
+    }
+}

@@ -1,0 +1,22 @@
+batch as materialized (
+    select nextval('changefeed.lease_generation') as generation, clock_timestamp() as now,
+           clock_timestamp() + {lease} * interval '1 millisecond' as until
+),
+leased as (
+    update changefeed.{leases} q
+    set _changefeed_lease_expiration_time = b.until,
+        _changefeed_lease_owner = {owner},
+        _changefeed_lease_generation = b.generation,
+        _changefeed_attempt_count = q._changefeed_attempt_count + 1,
+        _changefeed_last_error = case
+            when q._changefeed_lease_expiration_time <= b.now
+                 and q._changefeed_retry_time is null
+            then q._changefeed_lease_owner || ' did not report back: outcome unknown'
+            else q._changefeed_last_error end,
+        _changefeed_retry_time = null
+    from batch b
+    where q.ctid = any(array(select c.place from chosen c))
+    returning q._changefeed_lease_generation as generation,
+              q._changefeed_change_version as version, q._changefeed_attempt_count as attempt
+)
+select max(l.generation), min(l.version), max(l.version), max(l.attempt), count(*) from leased l

@@ -1,0 +1,31 @@
+-- Moves committed changes to the backlogs of all functions that watch the table. The table's lock
+-- is held since before this statement's snapshot.
+with scanned as materialized (
+    select l.ctid as place, l.xid, {log_keys}, l.version, l.op
+    from changefeed.{log} l
+    where (select t.generation from changefeed.watched_table t where t.table_id = {table_id})
+          = {generation}
+      and {range}
+    order by l.xid, l.version
+    limit {chunk}
+),
+moved as (
+    delete from changefeed.{log} where ctid = any(array(select s.place from scanned s))
+),
+-- Versions of one key follow the order of its changes: whoever changes a row holds its lock.
+net as materialized (
+    select {k}, min(s.version * 4 + s.op) & 3 as first, max(s.version * 4 + s.op) & 3 as last,
+           max(s.version) as newest
+    from scanned s
+    where {k_not_null}
+    group by {k}
+),
+numbered as materialized (
+    select n.*, (select nextval('changefeed.change_version')) + row_number() over (order by newest)
+           as version
+    from net n
+){functions}
+select pg_current_snapshot()::text, (select count(*) from scanned),
+       (select s.xid::text || ',' || s.version from scanned s
+        order by s.xid desc, s.version desc limit 1),
+       (select t.generation from changefeed.watched_table t where t.table_id = {table_id})

@@ -1,0 +1,36 @@
+,
+-- What the function has been handed decides between insert and update, and whether it knows the
+-- row that is deleted (2) or not (3). A row in process stays as it is; its newer change waits.
+met_{n} as materialized (
+    select n.*, q.ctid as place
+    from numbered n left join changefeed.{leases} q on {same_key}
+),
+folded_{n} as (
+    update changefeed.{leases} q
+    set _changefeed_newer_operation = case when q._changefeed_lease_generation is not null then
+            case when coalesce(q._changefeed_newer_operation in (1, 2),
+                               q._changefeed_operation in (0, 1))
+                 then case n.last when 2 then 2 else 1 end
+                 else case n.last when 2 then 3 else 0 end end end,
+        _changefeed_operation = case when q._changefeed_lease_generation is not null
+            then q._changefeed_operation
+            when q._changefeed_operation in (1, 2) then case n.last when 2 then 2 else 1 end
+            else case n.last when 2 then 3 else 0 end end,
+        _changefeed_change_version = case when q._changefeed_lease_generation is not null
+            then q._changefeed_change_version else n.version end,
+        _changefeed_attempt_count = case when q._changefeed_lease_generation is not null
+            then q._changefeed_attempt_count else 0 end,
+        _changefeed_retry_time = case when q._changefeed_lease_generation is not null
+            then q._changefeed_retry_time end,
+        _changefeed_parked_time = null
+    from met_{n} n
+    where q.ctid = n.place
+),
+added_{n} as (
+    insert into changefeed.{leases} ({keys}, _changefeed_change_version, _changefeed_operation)
+    select {n_k}, n.version,
+           case when n.first <> 0 then case n.last when 2 then 2 else 1 end
+                else case n.last when 2 then 3 else 0 end end
+    from met_{n} n
+    where n.place is null
+)

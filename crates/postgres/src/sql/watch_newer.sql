@@ -1,0 +1,12 @@
+,
+    _changefeed_change_version = case when q._changefeed_newer_operation is null
+        then q._changefeed_change_version else nextval('changefeed.change_version') end,
+    _changefeed_attempt_count = case when q._changefeed_newer_operation is null
+        then q._changefeed_attempt_count else 0 end,
+    -- Nothing was handed over: it still depends on what was before.
+    _changefeed_operation = case when q._changefeed_newer_operation is null
+        then q._changefeed_operation
+        when q._changefeed_operation in (1, 2)
+        then case when q._changefeed_newer_operation >= 2 then 2 else 1 end
+        else case when q._changefeed_newer_operation >= 2 then 3 else 0 end end,
+    _changefeed_newer_operation = null

@@ -1,0 +1,45 @@
+-- Runs with our rights, so that the table's writers need none on our schema; every name, operator
+-- and type is spelt with its schema, so that the writer's search path does not matter.
+create or replace function changefeed.{function}() returns trigger
+language plpgsql security definer as {quote}
+declare
+    {variables}
+    old_raw pg_catalog.jsonb;
+    new_raw pg_catalog.jsonb;
+begin
+    begin
+        if tg_op operator(pg_catalog.<>) 'INSERT' then
+            {take_old}
+        end if;
+        if tg_op operator(pg_catalog.<>) 'DELETE' then
+            {take_new}
+        end if;
+    exception when others then
+        -- A key column was renamed, dropped or got another type after this trigger was made. The
+        -- application's write must not fail for that: find the key by the catalogue.
+        {forget}
+        if tg_op operator(pg_catalog.<>) 'INSERT' then
+            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
+                into old_raw using old;
+        end if;
+        if tg_op operator(pg_catalog.<>) 'DELETE' then
+            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
+                into new_raw using new;
+        end if;
+    end;
+    if tg_op operator(pg_catalog.=) 'INSERT' then
+        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 0, new_raw);
+    elsif tg_op operator(pg_catalog.=) 'DELETE' then
+        insert into changefeed.{log} ({keys}, op, raw) values ({old}, 2, old_raw);
+    -- By their bytes: the equality of somebody's own type is somebody's own function.
+    elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
+        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 1, new_raw);
+    else
+        -- A row that moved to another key is gone from the old one.
+        insert into changefeed.{log} ({keys}, op, raw)
+        values ({old}, 2, old_raw), ({new}, 0, new_raw);
+    end if;
+    return null;
+end {quote};
+
+revoke all on function changefeed.{function}() from public;

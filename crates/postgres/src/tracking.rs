@@ -1,0 +1,490 @@
+//! What a watched table gets: the trigger that notes changed keys, and where it notes them.
+//! `migrations/0004_watches.sql` tells how it works.
+
+use changefeed_core::{Error, Kind, Result, TableName, WatchName};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+use crate::source::Table;
+use crate::template::{dollar_quote, fill};
+use crate::{capture, quote};
+
+/// A column of a watched table's primary key.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct KeyColumn {
+    pub(crate) name: String,
+    /// The type as it is written, with its length.
+    pub(crate) declared: String,
+    /// The type beneath, by schema and name, without a length.
+    pub(crate) type_sql: String,
+    /// Where it is not that of the type.
+    pub(crate) collation: Option<String>,
+}
+
+impl KeyColumn {
+    pub(crate) fn sql(&self) -> String {
+        quote::identifier(&self.name)
+    }
+
+    fn definition(&self) -> String {
+        let collate = self
+            .collation
+            .as_ref()
+            .map_or_else(String::new, |c| format!(" collate {c}"));
+        format!("{} {}{collate}", self.sql(), self.type_sql)
+    }
+}
+
+/// A table that can be watched, as it is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracked {
+    pub(crate) table: Table,
+    pub(crate) table_id: i64,
+    pub(crate) key: Vec<KeyColumn>,
+}
+
+impl Tracked {
+    /// Looks at a table and says why it cannot be watched.
+    pub(crate) async fn find(client: &impl GenericClient, name: &TableName) -> Result<Tracked> {
+        let table = Table::find(client, name).await?;
+        capture::check(&table)?;
+        let tracked = Tracked::of(client, table).await?;
+        tracked.check(client).await?;
+        Ok(tracked)
+    }
+
+    /// The table behind a number of ours.
+    pub(crate) async fn load(
+        client: &impl GenericClient,
+        table_id: i64,
+        name: &WatchName,
+    ) -> Result<Tracked> {
+        let row = client
+            .query_opt(
+                "select source::oid from changefeed.watched_table where table_id = $1",
+                &[&table_id],
+            )
+            .await
+            .map_err(db)?;
+        let table = match row {
+            Some(row) => Table::load(client, row.get(0)).await?,
+            None => None,
+        };
+        let table = table.ok_or_else(|| dropped(name))?;
+        let mut tracked = Tracked::of(client, table).await?;
+        tracked.table_id = table_id;
+        Ok(tracked)
+    }
+
+    async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
+        let rows = client
+            .query(include_str!("sql/watch_key.sql"), &[&table.oid])
+            .await
+            .map_err(db)?;
+        let key = rows
+            .iter()
+            .map(|row| KeyColumn {
+                name: row.get(0),
+                declared: row.get(1),
+                type_sql: row.get(2),
+                collation: row.get(3),
+            })
+            .collect();
+        Ok(Tracked {
+            table_id: i64::from(table.oid),
+            table,
+            key,
+        })
+    }
+
+    async fn check(&self, client: &impl GenericClient) -> Result<()> {
+        let name = &self.table.name;
+        if let Some(column) = self.key.iter().find(|c| c.name.starts_with("_changefeed_")) {
+            return Err(Error::invalid(format!(
+                "the key column '{}' of {name} has a name that changefeed needs for itself",
+                column.name
+            ))
+            .advise("key columns of watched tables must not begin with _changefeed_"));
+        }
+        let row = client
+            .query_one(
+                "select has_table_privilege($1::oid, 'select'), row_security_active($1::oid), \
+                 current_user::text",
+                &[&self.table.oid],
+            )
+            .await
+            .map_err(db)?;
+        let (may_read, hidden, user): (bool, bool, String) = (row.get(0), row.get(1), row.get(2));
+        let user = quote::identifier(&user);
+        let (problem, advice) = if !may_read {
+            (
+                format!("the database user may not read {name}"),
+                format!("grant select on {} to {user}", self.table.sql),
+            )
+        } else if hidden {
+            (
+                format!("row level security hides rows of {name} from the database user"),
+                format!("alter role {user} bypassrls, or watch as another user"),
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(Kind::Permission, problem).advise(advice))
+    }
+
+    pub(crate) fn log(&self) -> String {
+        format!("changes_{}", self.table_id)
+    }
+
+    fn function(&self) -> String {
+        format!("track_{}", self.table_id)
+    }
+
+    /// Sorts before the application's own triggers, see `capture`.
+    fn trigger(&self) -> String {
+        format!("!changefeed_watch_{}", self.table_id)
+    }
+
+    /// The key columns, quoted, each after a prefix.
+    pub(crate) fn keys(&self, prefix: &str) -> String {
+        join(&self.key, ", ", |_, c| format!("{prefix}{}", c.sql()))
+    }
+
+    fn columns(&self) -> String {
+        join(&self.key, ",\n    ", |_, c| c.definition())
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.key.iter().map(|c| c.name.clone()).collect()
+    }
+
+    fn types(&self) -> Vec<String> {
+        self.key.iter().map(KeyColumn::definition_types).collect()
+    }
+
+    /// Makes sure that changes of the table are noted. The table's lock is held.
+    pub(crate) async fn ensure(&self, client: &impl GenericClient) -> Result<()> {
+        let known = client
+            .query_opt(
+                "select key, key_types from changefeed.watched_table where table_id = $1",
+                &[&self.table_id],
+            )
+            .await
+            .map_err(db)?;
+        match known {
+            Some(row) => self.adapt(client, &row.get(0), &row.get(1)).await?,
+            None => {
+                client
+                    .execute(
+                        "insert into changefeed.watched_table (table_id, source, key, key_types) \
+                         values ($1, $2::oid::regclass, $3, $4)",
+                        &[
+                            &self.table_id,
+                            &self.table.oid,
+                            &self.names(),
+                            &self.types(),
+                        ],
+                    )
+                    .await
+                    .map_err(db)?;
+            }
+        }
+        let log = self.log();
+        if exists(client, &log).await? {
+            return self.ensure_trigger(client).await;
+        }
+        may_create(client).await?;
+        let create = fill(
+            include_str!("sql/watch_log.sql"),
+            &[
+                ("log", &log),
+                ("index", &format!("{log}_xid")),
+                ("columns", &self.columns()),
+            ],
+        );
+        client.batch_execute(&create).await.map_err(db)?;
+        self.ensure_trigger(client).await
+    }
+
+    async fn ensure_trigger(&self, client: &impl GenericClient) -> Result<()> {
+        // Only where it is another: whoever replaces a function must own it.
+        let (function, body) = self.trigger_function();
+        let current: Option<String> = client
+            .query_opt(
+                "select prosrc from pg_proc where pronamespace = 'changefeed'::regnamespace \
+                 and proname = $1",
+                &[&self.function()],
+            )
+            .await
+            .map_err(db)?
+            .map(|row| row.get(0));
+        if current.as_deref() != Some(&body) {
+            client.batch_execute(&function).await.map_err(db)?;
+        }
+        let there: bool = client
+            .query_one(
+                "select exists (select from pg_trigger where tgrelid = $1 and tgname = $2)",
+                &[&self.table.oid, &self.trigger()],
+            )
+            .await
+            .map_err(db)?
+            .get(0);
+        if there {
+            return Ok(());
+        }
+        let create = fill(
+            include_str!("sql/watch_triggers.sql"),
+            &[
+                ("trigger", &quote::identifier(&self.trigger())),
+                (
+                    "truncate",
+                    &quote::identifier(&format!("{}_truncate", self.trigger())),
+                ),
+                ("table", &self.table.sql),
+                ("function", &self.function()),
+                ("log_name", &quote::literal(&self.log())),
+            ],
+        );
+        client.batch_execute(&create).await.map_err(|e| {
+            let error = db(e);
+            match error.kind() {
+                Kind::Permission => Error::new(
+                    Kind::Permission,
+                    format!(
+                        "the database user may not create a trigger on {}",
+                        self.table.name
+                    ),
+                )
+                .advise(format!("grant trigger on {} to this user", self.table.sql))
+                .caused_by(error),
+                _ => error,
+            }
+        })
+    }
+
+    /// The statement that makes the trigger's function, and the function's body in it.
+    fn trigger_function(&self) -> (String, String) {
+        let each = |make: &dyn Fn(usize, &KeyColumn) -> String| join(&self.key, " ", make);
+        let numbered = |alias: &str| join(&self.key, ", ", |n, _| format!("{alias}_{n}"));
+        let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {alias}.{};", c.sql()));
+        let values = [
+            (
+                "variables",
+                each(&|n, c| format!("old_{n} {0}; new_{n} {0};", c.type_sql)),
+            ),
+            ("take_old", take("old")),
+            ("take_new", take("new")),
+            (
+                "forget",
+                each(&|n, _| format!("old_{n} := null; new_{n} := null;")),
+            ),
+            ("keys", self.keys("")),
+            ("old", numbered("old")),
+            ("new", numbered("new")),
+            ("log", self.log()),
+            ("function", self.function()),
+        ];
+        let texts: Vec<&str> = values.iter().map(|(_, v)| v.as_str()).collect();
+        let quote = dollar_quote(&texts);
+        let mut all: Vec<(&str, &str)> = values.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        all.push(("quote", &quote));
+        let sql = fill(include_str!("sql/watch_trigger.sql"), &all);
+        let body = sql.split(&quote).nth(1).unwrap_or_default().to_owned();
+        (sql, body)
+    }
+
+    /// Makes a function's backlog where it is missing. The table's lock is held.
+    pub(crate) async fn ensure_leases(
+        &self,
+        client: &impl GenericClient,
+        leases: &str,
+    ) -> Result<()> {
+        if exists(client, leases).await? {
+            return Ok(());
+        }
+        may_create(client).await?;
+        let create = fill(
+            include_str!("sql/watch_leases.sql"),
+            &[
+                ("leases", leases),
+                ("index", &format!("{leases}_version")),
+                ("columns", &self.columns()),
+                ("keys", &self.keys("")),
+            ],
+        );
+        client.batch_execute(&create).await.map_err(db)
+    }
+
+    /// Brings our tables of this table to the names and types that its key has now.
+    async fn adapt(
+        &self,
+        client: &impl GenericClient,
+        names: &Vec<String>,
+        types: &Vec<String>,
+    ) -> Result<()> {
+        if *names == self.names() && *types == self.types() {
+            return Ok(());
+        }
+        if names.len() != self.key.len() {
+            return Err(Error::invalid(format!(
+                "the primary key of {} is another than when it was first watched",
+                self.table.name
+            ))
+            .advise("drop its watches (`changefeed watch drop`) and create them again"));
+        }
+        let ours = client
+            .query(
+                "select c.relname::text from pg_class c \
+                 where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r' \
+                   and (c.relname = $1 or c.relname ~ ('^leases_[0-9a-f]{16}_' || $2 || '$'))",
+                &[&self.log(), &self.table_id.to_string()],
+            )
+            .await
+            .map_err(db)?;
+        for table in ours.iter().map(|row| row.get::<_, String>(0)) {
+            for ((old, old_type), column) in names.iter().zip(types).zip(&self.key) {
+                let table = quote::identifier(&table);
+                if *old != column.name {
+                    let rename = format!(
+                        "alter table changefeed.{table} rename column {} to {}",
+                        quote::identifier(old),
+                        column.sql()
+                    );
+                    client.batch_execute(&rename).await.map_err(db)?;
+                }
+                if *old_type != column.definition_types() {
+                    let name = column.sql();
+                    let collate = column
+                        .collation
+                        .as_ref()
+                        .map_or_else(String::new, |c| format!(" collate {c}"));
+                    let change = format!(
+                        "alter table changefeed.{table} alter column {name} type {}{collate} \
+                         using {name}::text::{}",
+                        column.type_sql, column.type_sql
+                    );
+                    client.batch_execute(&change).await.map_err(db)?;
+                }
+            }
+        }
+        client
+            .execute(
+                "update changefeed.watched_table \
+                 set key = $2, key_types = $3, generation = generation + 1 where table_id = $1",
+                &[&self.table_id, &self.names(), &self.types()],
+            )
+            .await
+            .map_err(db)?;
+        Ok(())
+    }
+
+    /// Removes what notes the changes of a table that nobody watches any more.
+    pub(crate) async fn remove(client: &impl GenericClient, table_id: i64) -> Result<()> {
+        // The trigger goes with its function, wherever its table is by now.
+        let sql = format!(
+            "drop function if exists changefeed.track_{table_id} cascade; \
+             drop table if exists changefeed.changes_{table_id}; \
+             delete from changefeed.watched_table where table_id = {table_id};"
+        );
+        let row = client
+            .query_opt(
+                "select t.tgname::text, t.tgrelid from changefeed.watched_table w \
+                 join pg_trigger t on t.tgrelid = w.source::oid \
+                 where w.table_id = $1 and t.tgname = $2",
+                &[&table_id, &format!("!changefeed_watch_{table_id}_truncate")],
+            )
+            .await
+            .map_err(db)?;
+        if let Some(row) = row {
+            let (trigger, oid): (String, u32) = (row.get(0), row.get(1));
+            if let Some(table) = Table::load(client, oid).await? {
+                let drop = format!(
+                    "drop trigger if exists {} on {}",
+                    quote::identifier(&trigger),
+                    table.sql
+                );
+                client.batch_execute(&drop).await.map_err(db)?;
+            }
+        }
+        client.batch_execute(&sql).await.map_err(db)
+    }
+}
+
+impl KeyColumn {
+    /// The type and collation that our columns have.
+    fn definition_types(&self) -> String {
+        match &self.collation {
+            Some(collation) => format!("{} collate {collation}", self.type_sql),
+            None => self.type_sql.clone(),
+        }
+    }
+}
+
+/// Joins what is made of each key column, which are counted from 1.
+pub(crate) fn join(
+    key: &[KeyColumn],
+    between: &str,
+    make: impl Fn(usize, &KeyColumn) -> String,
+) -> String {
+    let parts: Vec<String> = key
+        .iter()
+        .enumerate()
+        .map(|(n, c)| make(n + 1, c))
+        .collect();
+    parts.join(between)
+}
+
+/// Whether there is a table or view of ours.
+pub(crate) async fn exists(client: &impl GenericClient, name: &str) -> Result<bool> {
+    let row = client
+        .query_one(
+            "select to_regclass('changefeed.' || quote_ident($1)) is not null",
+            &[&name],
+        )
+        .await
+        .map_err(db)?;
+    Ok(row.get(0))
+}
+
+/// Refuses what would fail anyway, and names the right that is missing.
+async fn may_create(client: &impl GenericClient) -> Result<()> {
+    let row = client
+        .query_one(
+            "select has_schema_privilege('changefeed', 'create'), current_user::text",
+            &[],
+        )
+        .await
+        .map_err(db)?;
+    if row.get(0) {
+        return Ok(());
+    }
+    let user = quote::identifier(&row.get::<_, String>(1));
+    Err(Error::new(
+        Kind::Permission,
+        "the database user may not create tables in schema changefeed",
+    )
+    .advise(format!("grant create on schema changefeed to {user}")))
+}
+
+/// The name of a function's backlog.
+pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
+    format!("leases_{function_id}_{table_id}")
+}
+
+pub(crate) fn dropped(name: &WatchName) -> Error {
+    Error::not_found(format!("the table that watch '{name}' watches was dropped"))
+        .advise(format!("`changefeed watch drop {name}` removes the watch"))
+}
+
+/// The lock that whoever writes to the backlogs of a table holds, as an expression.
+pub(crate) fn lock(table_id: i64) -> String {
+    format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
+}
+
+/// Takes the lock for the rest of a transaction.
+pub(crate) async fn lock_table(client: &impl GenericClient, table_id: i64) -> Result<()> {
+    client
+        .batch_execute(&format!("select {}", lock(table_id)))
+        .await
+        .map_err(db)
+}

@@ -1,0 +1,500 @@
+//! Watches: which functions watch which tables.
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchStore, suggested_workers,
+};
+use serde_json::value::RawValue;
+use tokio_postgres::GenericClient;
+
+use crate::backlog::Backlog;
+use crate::error::{db, is_undefined};
+use crate::template::fill;
+use crate::tracking::{Tracked, exists, join, leases_name, lock_table};
+use crate::{PostgresStore, quote};
+
+/// Existing rows that are loaded at a time.
+const LOAD: usize = 10_000;
+
+/// A statement of ours that waits for the application's table makes the application wait behind
+/// it, so it does not wait for long.
+const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
+
+#[async_trait]
+impl WatchStore for PostgresStore {
+    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
+        let mut client = self.client().await?;
+        let function_id = spec.name.function_id();
+        let transaction = client.transaction().await.map_err(db)?;
+        transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+        let known = transaction
+            .query_opt(
+                "select w.table_id, t.source::oid from changefeed.watch w \
+                 join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
+                &[&spec.name.as_str()],
+            )
+            .await
+            .map_err(db)?;
+        let mut tracked = Tracked::find(&*transaction, &spec.table).await?;
+        if let Some(row) = &known {
+            let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
+            if source != tracked.table.oid {
+                return Err(elsewhere(&*transaction, &spec.name, source).await?);
+            }
+            tracked.table_id = table_id;
+        }
+        lock_table(&*transaction, tracked.table_id).await?;
+        tracked
+            .ensure(&*transaction)
+            .await
+            .map_err(|e| in_use(e, &tracked.table.name))?;
+        let leases = leases_name(&function_id, tracked.table_id);
+        let watch = Watch {
+            name: spec.name.clone(),
+            function_id,
+            table_id: tracked.table_id,
+            table: tracked.table.name.clone(),
+            leases_table: format!("changefeed.{leases}"),
+            definition: spec.definition.clone(),
+        };
+        register(&*transaction, spec, &watch, &tracked, &leases).await?;
+        transaction.commit().await.map_err(db)?;
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(&watch, &tracked, &leases).await?;
+        Ok(watch)
+    }
+
+    async fn watches(&self) -> Result<Vec<Watch>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/watches.sql"), &[])
+            .await
+            .map_err(db)?;
+        rows.iter().map(stored).collect()
+    }
+
+    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
+        let client = self.client().await?;
+        let row = client
+            .query_opt(
+                include_str!("sql/watch_status.sql"),
+                &[&watch.name.as_str()],
+            )
+            .await
+            .map_err(db)?
+            .ok_or_else(|| watch.name.unknown())?;
+        let (unprocessed, given_up): (i64, i64) = (row.get(0), row.get(2));
+        let parked_changes = match given_up {
+            0 => Vec::new(),
+            _ => self.parked(watch, parked).await?,
+        };
+        Ok(WatchStatus {
+            watch: watch.clone(),
+            unprocessed,
+            leased: row.get(1),
+            parked: given_up,
+            last_error: row.get(3),
+            last_sync_version: row.get(4),
+            idle_ms: row.get(5),
+            suggested_workers: suggested_workers(unprocessed, CHANGES_PER_WORKER),
+            parked_changes,
+        })
+    }
+
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        let mut again = true;
+        loop {
+            let taken = self
+                .with_backlog(watch, async |client, backlog| {
+                    Ok((backlog.take(client, take).await?, backlog.is_stale()))
+                })
+                .await;
+            match taken {
+                Ok((taken, stale)) => {
+                    if stale {
+                        self.inner.backlogs.forget(&watch.leases_table);
+                    }
+                    if taken.is_some() || !stale {
+                        return Ok(taken);
+                    }
+                }
+                // Tables were renamed, functions came or went: what is known of them is read anew.
+                Err(error) if error.kind() == Kind::NotFound && again => again = false,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    async fn renew(&self, watch: &Watch, batch: &Batch, lease: std::time::Duration) -> Result<u64> {
+        self.with_backlog(watch, async |client, backlog| {
+            backlog.renew(client, batch, lease).await
+        })
+        .await
+    }
+
+    async fn settle(
+        &self,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        self.with_backlog(watch, async |client, backlog| {
+            backlog.settle(client, batch, outcome, settings).await
+        })
+        .await
+    }
+
+    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        lock_table(&*transaction, watch.table_id).await?;
+        let sql = format!(
+            "update {} set _changefeed_parked_time = null, _changefeed_attempt_count = 0, \
+               _changefeed_change_version = nextval('changefeed.change_version') \
+             where _changefeed_parked_time is not null",
+            watch.leases_table
+        );
+        let count = transaction
+            .execute(&sql, &[])
+            .await
+            .map_err(|e| missing_state(e, watch))?;
+        transaction.commit().await.map_err(db)?;
+        Ok(count)
+    }
+
+    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        lock_table(&*transaction, watch.table_id).await?;
+        let tracked = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
+        let leases = leases_name(&watch.function_id, watch.table_id);
+        tracked.ensure_leases(&*transaction, &leases).await?;
+        // What happened until now belongs to what is forgotten, but not for the other functions.
+        let backlog = Backlog::load(&*transaction, watch).await?;
+        backlog.move_all(&*transaction).await?;
+        transaction
+            .batch_execute(&format!("delete from changefeed.{leases}"))
+            .await
+            .map_err(db)?;
+        transaction
+            .execute(
+                "update changefeed.watch set loading = $2, loaded_to = null where name = $1",
+                &[&watch.name.as_str(), &(from == WatchFrom::Beginning)],
+            )
+            .await
+            .map_err(db)?;
+        transaction.commit().await.map_err(db)?;
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(watch, &tracked, &leases).await
+    }
+
+    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+        lock_table(&*transaction, watch.table_id).await?;
+        let gone = transaction
+            .execute(
+                "delete from changefeed.watch where name = $1",
+                &[&watch.name.as_str()],
+            )
+            .await
+            .map_err(db)?;
+        if gone == 0 {
+            return Err(watch.name.unknown());
+        }
+        transaction
+            .batch_execute(&format!(
+                "drop table if exists {}; drop view if exists changefeed.{}; \
+                 delete from changefeed.global_state where function_id = {};",
+                watch.leases_table,
+                backlog_view(&watch.function_id),
+                quote::literal(&watch.function_id)
+            ))
+            .await
+            .map_err(db)?;
+        let others: bool = transaction
+            .query_one(
+                "update changefeed.watched_table t set generation = generation + 1 \
+                 where t.table_id = $1 \
+                 returning exists (select from changefeed.watch w where w.table_id = t.table_id)",
+                &[&watch.table_id],
+            )
+            .await
+            .map_err(db)?
+            .get(0);
+        if !others {
+            Tracked::remove(&*transaction, watch.table_id)
+                .await
+                .map_err(|e| in_use(e, &watch.table))?;
+        }
+        transaction.commit().await.map_err(db)?;
+        self.inner.backlogs.forget(&watch.leases_table);
+        Ok(())
+    }
+}
+
+impl PostgresStore {
+    async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
+        let client = self.client().await?;
+        let tracked = Tracked::load(&**client, watch.table_id, &watch.name).await?;
+        let sql = format!(
+            "select (select row_to_json(changefeed_key)::text from (select {}) changefeed_key), \
+               least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
+               q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
+               (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
+             from {} q where q._changefeed_parked_time is not null \
+             order by q._changefeed_change_version limit {limit}",
+            join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
+            watch.leases_table
+        );
+        let rows = client
+            .query(&sql, &[])
+            .await
+            .map_err(|e| missing_state(e, watch))?;
+        rows.iter()
+            .map(|row| {
+                Ok(Parked {
+                    key: raw(row.get(0))?,
+                    operation: RowOperation::from_number(row.get(1))?,
+                    version: row.get(2),
+                    attempts: row.get(3),
+                    error: row.get(4),
+                    since_ms: row.get(5),
+                })
+            })
+            .collect()
+    }
+
+    /// Puts existing rows into the backlog of a function that begins with them. Goes on where
+    /// it was cut off.
+    async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
+        let key = &tracked.key;
+        let resume = join(key, ", ", |n, c| {
+            format!("(state.loaded_to->>{})::{}", n - 1, c.declared)
+        });
+        let sql = fill(
+            include_str!("sql/watch_load.sql"),
+            &[
+                ("leases", leases),
+                ("name", &quote::literal(watch.name.as_str())),
+                ("table", &tracked.table.sql),
+                (
+                    "t_as_k",
+                    &join(key, ", ", |n, c| format!("t.{} as k{n}", c.sql())),
+                ),
+                ("t_keys", &tracked.keys("t.")),
+                (
+                    "resume",
+                    &format!(
+                        "state.loaded_to is null or ({}) > ({resume})",
+                        tracked.keys("t.")
+                    ),
+                ),
+                ("chunk", &LOAD.to_string()),
+                ("keys", &tracked.keys("")),
+                ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
+                ("p_texts", &join(key, ", ", |n, _| format!("p.k{n}::text"))),
+                (
+                    "same_key",
+                    &join(key, " and ", |n, c| format!("q.{} = p.k{n}", c.sql())),
+                ),
+            ],
+        );
+        loop {
+            let mut client = self.client().await?;
+            let transaction = client.transaction().await.map_err(db)?;
+            lock_table(&*transaction, watch.table_id).await?;
+            let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
+            transaction.commit().await.map_err(db)?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Registers a function, if it is new, and makes its tables, if they are missing. The table's lock
+/// is held.
+async fn register(
+    client: &impl GenericClient,
+    spec: &WatchSpec,
+    watch: &Watch,
+    tracked: &Tracked,
+    leases: &str,
+) -> Result<()> {
+    let known = client
+        .query_opt(
+            "select function_id from changefeed.watch where function_id = $1",
+            &[&watch.function_id],
+        )
+        .await
+        .map_err(db)?
+        .is_some();
+    let has_leases = exists(client, leases).await?;
+    if !has_leases {
+        // What happened until now is for the functions that were there.
+        drain(client, watch).await?;
+    }
+    tracked.ensure_leases(client, leases).await?;
+    let definition = spec
+        .definition
+        .as_ref()
+        .map(serde_json::to_string)
+        .transpose()
+        .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+    if !known {
+        client
+            .execute(
+                "insert into changefeed.watch (name, function_id, table_id, definition, loading) \
+                 values ($1, $2, $3, $4::text::jsonb, $5)",
+                &[
+                    &spec.name.as_str(),
+                    &watch.function_id,
+                    &watch.table_id,
+                    &definition,
+                    &(spec.from == WatchFrom::Beginning),
+                ],
+            )
+            .await
+            .map_err(db)?;
+    } else if definition.is_some() {
+        client
+            .execute(
+                "update changefeed.watch set definition = $2::text::jsonb where name = $1",
+                &[&spec.name.as_str(), &definition],
+            )
+            .await
+            .map_err(db)?;
+    }
+    if !known || !has_leases {
+        client
+            .execute(
+                "update changefeed.watched_table set generation = generation + 1 \
+                 where table_id = $1",
+                &[&watch.table_id],
+            )
+            .await
+            .map_err(db)?;
+    }
+    client
+        .execute(
+            "insert into changefeed.global_state (function_id, table_id) values ($1, $2) \
+             on conflict do nothing",
+            &[&watch.function_id, &watch.table_id],
+        )
+        .await
+        .map_err(db)?;
+    if exists(client, &backlog_view(&watch.function_id)).await? {
+        return Ok(());
+    }
+    client
+        .batch_execute(&format!(
+            "create view changefeed.{} as \
+             select c.unprocessed, c.leased, c.parked, \
+               (c.unprocessed + 999) / 1000 as suggested_workers \
+             from changefeed.watch_count({}) c",
+            backlog_view(&watch.function_id),
+            quote::literal(&watch.function_id)
+        ))
+        .await
+        .map_err(db)
+}
+
+/// Moves everything for the functions that are known already.
+async fn drain(client: &impl GenericClient, watch: &Watch) -> Result<()> {
+    let others = client
+        .query(
+            "select w.name::text, w.function_id from changefeed.watch w \
+             where w.table_id = $1 and w.function_id <> $2 \
+               and to_regclass(format('changefeed.leases_%s_%s', w.function_id, w.table_id)) \
+                   is not null limit 1",
+            &[&watch.table_id, &watch.function_id],
+        )
+        .await
+        .map_err(db)?;
+    let Some(row) = others.first() else {
+        let forget = format!("delete from changefeed.changes_{}", watch.table_id);
+        return client.batch_execute(&forget).await.map_err(db);
+    };
+    let other = Watch {
+        name: WatchName::trusted(row.get(0)),
+        function_id: row.get(1),
+        ..watch.clone()
+    };
+    Backlog::load(client, &other).await?.move_all(client).await
+}
+
+/// The one-row view for autoscalers.
+fn backlog_view(function_id: &str) -> String {
+    format!("backlog_{function_id}")
+}
+
+fn stored(row: &tokio_postgres::Row) -> Result<Watch> {
+    let (name, function_id, table_id): (String, String, i64) = (row.get(0), row.get(1), row.get(2));
+    let table = match (
+        row.get::<_, Option<String>>(3),
+        row.get::<_, Option<String>>(4),
+    ) {
+        (Some(schema), Some(name)) => TableName::qualified(schema, name),
+        _ => TableName::unqualified("(dropped)"),
+    };
+    let definition = row
+        .get::<_, Option<String>>(5)
+        .map(|text| serde_json::from_str(&text))
+        .transpose()
+        .map_err(|e| {
+            let what = format!("the definition of watch '{name}' makes no sense");
+            Error::new(Kind::Database, what).caused_by(e)
+        })?;
+    Ok(Watch {
+        name: WatchName::trusted(name),
+        leases_table: format!("changefeed.{}", leases_name(&function_id, table_id)),
+        function_id,
+        table_id,
+        table,
+        definition,
+    })
+}
+
+fn raw(text: String) -> Result<Box<RawValue>> {
+    RawValue::from_string(text)
+        .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))
+}
+
+/// What somebody is told whose function watches another table already.
+async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> Result<Error> {
+    let row = client
+        .query_one("select $1::oid::regclass::text", &[&oid])
+        .await
+        .map_err(db)?;
+    Ok(Error::new(
+        Kind::AlreadyExists,
+        format!("watch '{name}' watches {} already", row.get::<_, String>(0)),
+    )
+    .advise("give the function another name, or drop that watch"))
+}
+
+fn missing_state(error: tokio_postgres::Error, watch: &Watch) -> Error {
+    if is_undefined(&error) {
+        return Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
+            .advise("it is made again when the watch is started");
+    }
+    db(error)
+}
+
+/// Says which table was waited for in vain.
+fn in_use(error: Error, table: &TableName) -> Error {
+    if error.kind() == Kind::Busy {
+        return Error::new(
+            Kind::Busy,
+            format!("table {table} is in use by a long transaction"),
+        )
+        .advise("try again when it has ended; nothing was changed")
+        .caused_by(error);
+    }
+    error
+}

@@ -1,0 +1,2 @@
+select {stage}, {row_key}
+    from {table} as changefeed_row where {condition}

@@ -1,0 +1,21 @@
+-- A function's backlog: one row per changed key, with the lease of whoever processes it. Times are
+-- milliseconds since 1970.
+create table if not exists {leases} (
+  {columns},
+  _changefeed_change_version        integer not null,
+  _changefeed_operation             integer not null,
+  _changefeed_attempt_count         integer not null default 0,
+  _changefeed_lease_expiration_time integer,
+  _changefeed_lease_owner           text,
+  _changefeed_lease_generation      integer,
+  _changefeed_newer_operation       integer,
+  _changefeed_retry_time            integer,
+  _changefeed_last_error            text,
+  _changefeed_parked_time           integer,
+  primary key ({keys})
+);
+create index if not exists {leases_version} on {leases} (_changefeed_change_version)
+  where _changefeed_parked_time is null;
+create index if not exists {leases_held} on {leases} (_changefeed_change_version)
+  where _changefeed_parked_time is null
+    and (_changefeed_lease_generation is not null or _changefeed_retry_time is not null);

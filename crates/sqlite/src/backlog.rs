@@ -1,0 +1,490 @@
+//! The backlog of a function: moving changes there, leasing, settling. All of it happens within
+//! one transaction of the one writer.
+
+use std::time::{Duration, Instant};
+
+use changefeed_core::{
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, Settled, Watch,
+    WatchSettings, crash_point,
+};
+use rusqlite::types::Value;
+use rusqlite::{Connection, params, params_from_iter};
+
+use crate::error::Explain;
+use crate::quote::fill;
+use crate::tracking::{Tracked, leases_name};
+use crate::{read, value};
+
+/// Changes that are moved at a time.
+const CHUNK: i64 = 10_000;
+
+/// Milliseconds since 1970, by the clock that all processes of a file share.
+pub(crate) const NOW: &str = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
+
+/// Who asks for a batch, and on which terms.
+pub(crate) struct Terms {
+    pub(crate) owner: String,
+    pub(crate) settings: WatchSettings,
+    pub(crate) asked: Instant,
+}
+
+/// A function's backlog, in a transaction.
+pub(crate) struct Backlog<'a> {
+    tx: &'a Connection,
+    tracked: Tracked,
+    leases: String,
+    watch: &'a Watch,
+    now: i64,
+}
+
+impl<'a> Backlog<'a> {
+    pub(crate) fn open(tx: &'a Connection, watch: &'a Watch) -> Result<Self> {
+        let known: bool = tx
+            .prepare_cached("select exists (select 1 from changefeed_watch where function_id = ?1)")
+            .and_then(|mut s| s.query_row([&watch.function_id], |row| row.get(0)))
+            .explained()?;
+        if !known {
+            return Err(watch.name.unknown());
+        }
+        let tracked = Tracked::load(tx, watch.table_id, &watch.name)?;
+        let now = tx
+            .prepare_cached(&format!("select {NOW}"))
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .explained()?;
+        Ok(Backlog {
+            tx,
+            tracked,
+            leases: leases_name(&watch.function_id, watch.table_id),
+            watch,
+            now,
+        })
+    }
+
+    /// Fills a statement about this backlog.
+    fn sql(&self, template: &str, more: &[(&str, &str)]) -> String {
+        let log = self.tracked.log();
+        let mut places = vec![("leases", self.leases.as_str()), ("log", log.as_str())];
+        places.extend_from_slice(more);
+        fill(template, &places)
+    }
+
+    fn due() -> String {
+        fill(include_str!("../sql/watch_due.sql"), &[])
+    }
+
+    /// Whether there is anything to do.
+    pub(crate) fn look(&self, owner: &str) -> Result<bool> {
+        let sql = self.sql(
+            include_str!("../sql/watch_look.sql"),
+            &[("due", &Backlog::due())],
+        );
+        self.tx
+            .prepare_cached(&sql)
+            .and_then(|mut s| {
+                s.query_row(params![self.now, owner], |row| {
+                    Ok(row.get::<_, bool>(0)? || row.get(1)? || row.get(2)?)
+                })
+            })
+            .map_err(|e| self.missing(e))
+    }
+
+    fn missing(&self, error: rusqlite::Error) -> Error {
+        let there = self
+            .tx
+            .prepare_cached("select exists (select 1 from sqlite_master where name = ?1)")
+            .and_then(|mut s| s.query_row([&self.leases], |row| row.get::<_, bool>(0)));
+        match there {
+            Ok(false) => Error::not_found(format!(
+                "the state of watch '{}' was deleted",
+                self.watch.name
+            ))
+            .advise("it is made again when the watch is started"),
+            _ => crate::error::explain(error),
+        }
+    }
+
+    fn next_version(&self, count: i64) -> Result<i64> {
+        self.tx
+            .prepare_cached(
+                "update changefeed_watch_counter set version = version + ?1 returning version",
+            )
+            .and_then(|mut s| s.query_row([count], |row| row.get(0)))
+            .explained()
+    }
+
+    fn next_generation(&self) -> Result<i64> {
+        self.tx
+            .prepare_cached(
+                "update changefeed_watch_counter set generation = generation + 1 \
+                 returning generation",
+            )
+            .and_then(|mut s| s.query_row([], |row| row.get(0)))
+            .explained()
+    }
+
+    /// Moves changes to the backlogs of all functions that watch the table; all of them, or up to
+    /// a chunk.
+    pub(crate) fn shift(&self, all: bool) -> Result<()> {
+        let log = self.tracked.log();
+        let bound: Option<i64> = if all {
+            Some(i64::MAX)
+        } else {
+            self.tx
+                .prepare_cached(&format!(
+                    "select max(seq) from (select seq from {log} order by seq limit {CHUNK})"
+                ))
+                .and_then(|mut s| s.query_row([], |row| row.get(0)))
+                .explained()?
+        };
+        let Some(bound) = bound else { return Ok(()) };
+        let count = self.tracked.table.key.len();
+        let keys = crate::capture::key_columns("", count);
+        let net = self.sql(
+            include_str!("../sql/watch_net.sql"),
+            &[("keys", &keys.join(", "))],
+        );
+        let changes: Vec<Vec<Value>> = self
+            .tx
+            .prepare_cached(&net)
+            .and_then(|mut s| {
+                s.query_map([bound], |row| (0..count + 3).map(|n| row.get(n)).collect())?
+                    .collect()
+            })
+            .explained()?;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let number = i64::try_from(changes.len()).unwrap_or(i64::MAX);
+        let first = self.next_version(number)? - number + 1;
+        for leases in functions(self.tx, self.watch.table_id)? {
+            let values: Vec<String> = (0..count).map(|n| format!("?{}", n + 4)).collect();
+            let fold = fill(
+                include_str!("../sql/watch_fold.sql"),
+                &[
+                    ("leases", &leases),
+                    ("keys", &self.tracked.keys("").join(", ")),
+                    ("values", &values.join(", ")),
+                ],
+            );
+            let mut fold = self.tx.prepare_cached(&fold).explained()?;
+            for (change, version) in changes.iter().zip(first..) {
+                let version = Value::Integer(version);
+                let values = std::iter::once(&version).chain(change.iter().skip(1));
+                fold.execute(params_from_iter(values)).explained()?;
+            }
+        }
+        self.tx
+            .prepare_cached(&format!("delete from {log} where seq <= ?1"))
+            .and_then(|mut s| s.execute([bound]))
+            .explained()?;
+        Ok(())
+    }
+
+    /// Leases the next batch and reads its rows.
+    pub(crate) fn take(&self, terms: &Terms) -> Result<Option<Batch>> {
+        self.keep_state()?;
+        self.give_up_unreported(terms.settings.attempts)?;
+        let again = self.lease_again(terms)?;
+        let leased = match again {
+            Some(leased) => Some(leased),
+            None => {
+                self.shift(false)?;
+                let free = "q._changefeed_parked_time is null \
+                    and q._changefeed_lease_generation is null \
+                    and q._changefeed_retry_time is null and ?2 is not null";
+                self.lease(terms, free, terms.settings.batch)?
+            }
+        };
+        let Some(leased) = leased else {
+            return Ok(None);
+        };
+        crash_point("watch.leased");
+        self.rows(leased, terms.asked).map(Some)
+    }
+
+    /// Parks rows whose last attempt was cut off.
+    fn give_up_unreported(&self, attempts: u32) -> Result<()> {
+        let condition = format!(
+            "q._changefeed_parked_time is null \
+             and (q._changefeed_lease_generation is not null \
+                  or q._changefeed_retry_time is not null) \
+             and q._changefeed_lease_expiration_time < ?1 \
+             and q._changefeed_attempt_count >= {attempts}"
+        );
+        self.give_up(&condition, None).map(drop)
+    }
+
+    fn give_up(&self, condition: &str, error: Option<&str>) -> Result<u64> {
+        let sql = self.sql(
+            include_str!("../sql/watch_give_up.sql"),
+            &[
+                ("condition", condition),
+                ("unleased", include_str!("../sql/watch_unleased.sql")),
+            ],
+        );
+        let version = self.next_version(1)?;
+        let count = self
+            .tx
+            .prepare_cached(&sql)
+            .and_then(|mut s| s.execute(params![self.now, error, version]))
+            .map_err(|e| self.missing(e))?;
+        Ok(count as u64)
+    }
+
+    /// Rows that have to be tried again. All of a batch have been tried as often, and the more
+    /// often that was, the fewer they are.
+    fn lease_again(&self, terms: &Terms) -> Result<Option<Leased>> {
+        use rusqlite::OptionalExtension;
+        let due = Backlog::due();
+        let sql = format!(
+            "select q._changefeed_attempt_count from {} q where {due} \
+             order by q._changefeed_change_version limit 1",
+            self.leases
+        );
+        let tried: Option<u32> = self
+            .tx
+            .prepare_cached(&sql)
+            .and_then(|mut s| {
+                s.query_row(params![self.now, terms.owner], |row| row.get(0))
+                    .optional()
+            })
+            .explained()?;
+        let Some(tried) = tried else { return Ok(None) };
+        let condition = format!("{due} and q._changefeed_attempt_count = {tried}");
+        self.lease(terms, &condition, terms.settings.group(tried + 1))
+    }
+
+    fn lease(&self, terms: &Terms, condition: &str, limit: usize) -> Result<Option<Leased>> {
+        let sql = self.sql(
+            include_str!("../sql/watch_lease.sql"),
+            &[("condition", condition), ("rowid", self.tracked.rowid())],
+        );
+        let generation = self.next_generation()?;
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let rows: Vec<(i64, u32)> = self
+            .tx
+            .prepare_cached(&sql)
+            .and_then(|mut s| {
+                s.query_map(
+                    params![
+                        self.now,
+                        terms.owner,
+                        millis(terms.settings.lease),
+                        generation,
+                        limit
+                    ],
+                    |row| Ok((row.get(0)?, row.get(1)?)),
+                )?
+                .collect()
+            })
+            .explained()?;
+        let versions = rows.iter().map(|(version, _)| *version);
+        let (Some(low), Some(high)) = (versions.clone().min(), versions.max()) else {
+            return Ok(None);
+        };
+        Ok(Some(Leased {
+            generation,
+            versions: (low, high),
+            attempt: rows.iter().map(|(_, attempt)| *attempt).max().unwrap_or(1),
+        }))
+    }
+
+    fn rows(&self, leased: Leased, asked: Instant) -> Result<Batch> {
+        let table = &self.tracked.table;
+        let own_key = self.tracked.keys("q.");
+        let row_key = self.tracked.keys("changefeed_row.");
+        let gone = format!(
+            "({} is null or q._changefeed_operation >= 2)",
+            row_key.first().map_or("null", String::as_str)
+        );
+        let sql = self.sql(
+            include_str!("../sql/watch_rows.sql"),
+            &[
+                ("gone", &gone),
+                ("own_key", &own_key.join(", ")),
+                ("table", &table.sql()),
+                (
+                    "row_key",
+                    &crate::capture::pairs(&row_key, "=", &own_key, " and "),
+                ),
+                ("held", &held(leased.generation, leased.versions)),
+            ],
+        );
+        let mut statement = self.tx.prepare_cached(&sql).explained()?;
+        let mut rows = statement.query([]).explained()?;
+        let mut changes = Vec::new();
+        let first = 2 + table.key.len();
+        let mut names: Option<Vec<String>> = None;
+        while let Some(row) = rows.next().explained()? {
+            let operation = RowOperation::from_number(row.get(1).explained()?)?;
+            let item = if operation == RowOperation::Delete {
+                value::to_json(row, &table.key, 2)?
+            } else {
+                let names = names.get_or_insert_with(|| read::column_names(row, first));
+                value::to_json(row, names, first)?
+            };
+            changes.push(RowChange {
+                operation,
+                item,
+                version: row.get(0).explained()?,
+            });
+        }
+        Ok(Batch {
+            generation: leased.generation,
+            versions: leased.versions,
+            attempt: leased.attempt,
+            changes,
+            asked,
+        })
+    }
+
+    /// About once a second: how far the function has come, and that somebody is at work.
+    fn keep_state(&self) -> Result<()> {
+        let sql = self.sql(
+            "update changefeed_global_state set last_access_time = ?3, \
+               last_sync_version = coalesce( \
+                 (select q._changefeed_change_version - 1 from {leases} q \
+                   where q._changefeed_parked_time is null \
+                   order by q._changefeed_change_version limit 1), \
+                 (select version from changefeed_watch_counter)) \
+             where function_id = ?1 and table_id = ?2 and last_access_time < ?3 - 1000",
+            &[],
+        );
+        self.tx
+            .prepare_cached(&sql)
+            .and_then(|mut s| {
+                s.execute(params![
+                    self.watch.function_id,
+                    self.watch.table_id,
+                    self.now
+                ])
+            })
+            .map_err(|e| self.missing(e))?;
+        Ok(())
+    }
+
+    fn update(&self, set: &str, condition: &str) -> Result<u64> {
+        let sql = format!("update {} as q set {set} where {condition}", self.leases);
+        let count = self
+            .tx
+            .prepare(&sql)
+            .and_then(|mut s| s.execute([]))
+            .map_err(|e| self.missing(e))?;
+        Ok(count as u64)
+    }
+
+    pub(crate) fn renew(&self, batch: &Batch, lease: Duration) -> Result<u64> {
+        self.update(
+            &format!(
+                "_changefeed_lease_expiration_time = {}",
+                self.now.saturating_add(millis(lease))
+            ),
+            &held(batch.generation, batch.versions),
+        )
+    }
+
+    pub(crate) fn settle(
+        &self,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        let held = held(batch.generation, batch.versions);
+        let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
+        match outcome {
+            BatchOutcome::Done => {
+                let delete = format!(
+                    "delete from {} as q where {held} and q._changefeed_newer_operation is null",
+                    self.leases
+                );
+                let done = self
+                    .tx
+                    .prepare(&delete)
+                    .and_then(|mut s| s.execute([]))
+                    .map_err(|e| self.missing(e))?;
+                // A newer change came while these were in process: they are handed over again.
+                let version = self.next_version(1)?;
+                let again = self.update(
+                    &format!(
+                        "_changefeed_change_version = {version}, \
+                         _changefeed_operation = q._changefeed_newer_operation, \
+                         _changefeed_newer_operation = null, _changefeed_attempt_count = 0, \
+                         _changefeed_last_error = null, {unleased}"
+                    ),
+                    &held,
+                )?;
+                Ok(Settled {
+                    rows: done as u64 + again,
+                    parked: 0,
+                })
+            }
+            BatchOutcome::Failed { error } => {
+                let last = format!(
+                    "{held} and q._changefeed_attempt_count >= {}",
+                    settings.attempts
+                );
+                let parked = self.give_up(&last, Some(error))?;
+                let wait = millis(settings.wait_after(batch.attempt));
+                let sql = format!(
+                    "update {} as q set _changefeed_last_error = ?1, _changefeed_retry_time = ?2 \
+                     where {held}",
+                    self.leases
+                );
+                let waiting = self
+                    .tx
+                    .prepare(&sql)
+                    .and_then(|mut s| s.execute(params![error, self.now.saturating_add(wait)]))
+                    .explained()?;
+                Ok(Settled {
+                    rows: parked + waiting as u64,
+                    parked,
+                })
+            }
+            BatchOutcome::Released => {
+                let rows = self.update(
+                    &format!(
+                        "{unleased}, _changefeed_attempt_count = \
+                           max(q._changefeed_attempt_count - 1, 0)"
+                    ),
+                    &held,
+                )?;
+                Ok(Settled { rows, parked: 0 })
+            }
+        }
+    }
+}
+
+/// The backlogs of all functions that watch a table.
+pub(crate) fn functions(tx: &Connection, table_id: i64) -> Result<Vec<String>> {
+    tx.prepare_cached(
+        "select m.name from changefeed_watch w \
+         join sqlite_master m on m.type = 'table' \
+           and m.name = 'changefeed_leases_' || w.function_id || '_' || w.table_id \
+         where w.table_id = ?1 order by w.function_id",
+    )
+    .and_then(|mut s| s.query_map([table_id], |row| row.get(0))?.collect())
+    .explained()
+}
+
+struct Leased {
+    generation: i64,
+    versions: (i64, i64),
+    attempt: u32,
+}
+
+fn held(generation: i64, versions: (i64, i64)) -> String {
+    format!(
+        "q._changefeed_change_version between {} and {} \
+         and q._changefeed_lease_generation = {generation} and q._changefeed_parked_time is null",
+        versions.0, versions.1
+    )
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+/// What cannot be written or read as JSON.
+pub(crate) fn unreadable(what: impl Into<String>, error: serde_json::Error) -> Error {
+    Error::new(Kind::Database, what.into()).caused_by(error)
+}

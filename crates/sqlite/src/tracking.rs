@@ -1,0 +1,402 @@
+//! What a watched table gets: the triggers that note changed keys, and where they note them.
+//!
+//! Like those of captured feeds they run in whatever connection writes to the table, so they use
+//! built-in functions only and have no conflict clause; and like those they note before a
+//! statement which rows it may remove by REPLACE. Rows whose key is NULL cannot be told apart and
+//! are not noted.
+
+use changefeed_core::{Error, Result, TableName, WatchName};
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::capture::{key_columns, pairs};
+use crate::error::Explain;
+use crate::inspect::{Primary, Table, UniqueIndex};
+use crate::quote::{self, fill};
+
+/// All triggers a watched table has.
+const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
+
+/// Apart from the numbers of feeds, which share the table of staged rows.
+const STAGE: i64 = 1_000_000;
+
+/// A watched table as it is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracked {
+    pub(crate) table: Table,
+    pub(crate) table_id: i64,
+}
+
+impl Tracked {
+    /// The table of a watch, wherever it was renamed to.
+    pub(crate) fn load(tx: &Connection, table_id: i64, name: &WatchName) -> Result<Tracked> {
+        let stored: Option<String> = tx
+            .prepare_cached(
+                "select coalesce((select tbl_name from sqlite_master \
+                   where type = 'trigger' and name = 'changefeed_watch_' || table_id || '_insert'), \
+                   table_name) \
+                 from changefeed_watched_table where table_id = ?1",
+            )
+            .and_then(|mut s| s.query_row([table_id], |row| row.get(0)).optional())
+            .explained()?;
+        let table = match &stored {
+            Some(name) => Table::find(tx, &TableName::unqualified(name)).ok(),
+            None => None,
+        };
+        let table = table.ok_or_else(|| {
+            Error::not_found(format!("the table that watch '{name}' watches was dropped"))
+                .advise(format!("`changefeed watch drop {name}` removes the watch"))
+        })?;
+        Ok(Tracked { table, table_id })
+    }
+
+    /// Makes sure that changes of a table are noted.
+    pub(crate) fn ensure(tx: &Connection, name: &TableName) -> Result<Tracked> {
+        let table = Table::find(tx, name)?;
+        table.check_capture(tx)?;
+        if let Some(column) = table
+            .key
+            .iter()
+            .find(|c| c.to_ascii_lowercase().starts_with("_changefeed_"))
+        {
+            return Err(Error::invalid(format!(
+                "the key column '{column}' of {} has a name that changefeed needs for itself",
+                table.name
+            ))
+            .advise("key columns of watched tables must not begin with _changefeed_"));
+        }
+        let key = serde_json::to_string(&table.key)
+            .map_err(|e| Error::invalid("the key's columns cannot be written").caused_by(e))?;
+        let known: Option<(i64, String)> = tx
+            .query_row(
+                "select w.table_id, w.key from changefeed_watched_table w \
+                 left join sqlite_master m on m.type = 'trigger' \
+                   and m.name = 'changefeed_watch_' || w.table_id || '_insert' \
+                 where coalesce(m.tbl_name, w.table_name) = ?1 collate nocase",
+                [&table.name],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .optional()
+            .explained()?;
+        let table_id = match known {
+            Some((table_id, was)) => {
+                adapt(tx, table_id, &was, &table)?;
+                table_id
+            }
+            None => {
+                tx.execute(
+                    "insert into changefeed_watched_table (table_name, key) values (?1, ?2)",
+                    [&table.name, &key],
+                )
+                .explained()?;
+                tx.last_insert_rowid()
+            }
+        };
+        tx.execute(
+            "update changefeed_watched_table set table_name = ?2, key = ?3 where table_id = ?1",
+            rusqlite::params![table_id, table.name, key],
+        )
+        .explained()?;
+        let tracked = Tracked { table, table_id };
+        tracked.install(tx)?;
+        Ok(tracked)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        log_name(self.table_id)
+    }
+
+    /// The key columns, quoted, each after a prefix.
+    pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
+        self.table
+            .key
+            .iter()
+            .map(|c| format!("{prefix}{}", quote::identifier(c)))
+            .collect()
+    }
+
+    fn install(&self, tx: &Connection) -> Result<()> {
+        let log = fill(
+            include_str!("../sql/watch_log.sql"),
+            &[
+                ("log", &self.log()),
+                (
+                    "key_columns",
+                    &key_columns("", self.table.key.len()).join(", "),
+                ),
+            ],
+        );
+        tx.execute_batch(&log).explained()?;
+        // Made anew each time: the table may have got other unique keys.
+        remove_triggers(tx, self.table_id)?;
+        for sql in self.triggers(&self.table.unique_indexes(tx, Primary::LeftOut)?) {
+            tx.execute_batch(&sql).explained()?;
+        }
+        // Compiling a write compiles the triggers with it. What is wrong with them must show here
+        // and not in the application.
+        let table = self.table.sql();
+        let key = quote::identifier(self.table.key.first().map_or("", String::as_str));
+        for write in [
+            format!("insert into {table} default values"),
+            format!("update {table} set {key} = {key}"),
+            format!("delete from {table}"),
+        ] {
+            tx.prepare(&write).explained()?;
+        }
+        Ok(())
+    }
+
+    fn triggers(&self, unique: &[UniqueIndex]) -> Vec<String> {
+        let table = &self.table;
+        let count = table.key.len();
+        let (new_key, old_key) = (table.key_of("new"), table.key_of("old"));
+        let row_key = table.key_of("changefeed_row");
+        let staged_key = key_columns("s.", count);
+        let not_null = |key: &[String]| {
+            let parts: Vec<String> = key.iter().map(|k| format!("{k} is not null")).collect();
+            parts.join(" and ")
+        };
+        let common = [
+            ("stage", (STAGE + self.table_id).to_string()),
+            ("log", self.log()),
+            ("table", table.sql()),
+            ("keys", key_columns("", count).join(", ")),
+            ("new_key", new_key.join(", ")),
+            ("old_key", old_key.join(", ")),
+            ("row_key", row_key.join(", ")),
+            ("staged_key", staged_key.join(", ")),
+            ("same_place", pairs(&row_key, "is", &staged_key, " and ")),
+            ("new_is_staged", pairs(&new_key, "is", &staged_key, " and ")),
+            (
+                "staged_is_old",
+                pairs(&old_key, "is", &key_columns("", count), " and "),
+            ),
+            ("moved", pairs(&old_key, "is not", &new_key, " or ")),
+            ("new_not_null", not_null(&new_key)),
+            ("old_not_null", not_null(&old_key)),
+        ];
+        let make = |template: &str, more: &[(&str, &str)]| {
+            let mut places: Vec<(&str, &str)> = common
+                .iter()
+                .map(|(place, value)| (*place, value.as_str()))
+                .collect();
+            places.extend_from_slice(more);
+            fill(template, &places)
+        };
+        let conflict = |condition: &str| {
+            make(
+                include_str!("../sql/watch_conflict.sql"),
+                &[("condition", condition)],
+            )
+        };
+        let mut conditions = vec![pairs(&row_key, "=", &new_key, " and ")];
+        conditions.extend(unique.iter().map(|index| {
+            let mut parts: Vec<String> = index
+                .columns
+                .iter()
+                .map(|(column, collation)| {
+                    let column = quote::identifier(column);
+                    let collation = quote::identifier(collation);
+                    format!("changefeed_row.{column} = new.{column} collate {collation}")
+                })
+                .collect();
+            if let Some(filter) = &index.filter {
+                parts.push(format!("({filter}\n)"));
+            }
+            parts.join(" and ")
+        }));
+        let itself = pairs(&row_key, "is", &old_key, " and ");
+        let before_insert: Vec<String> = conditions.iter().map(|c| conflict(c)).collect();
+        let before_update: Vec<String> = conditions
+            .iter()
+            .map(|c| conflict(&format!("{c} and not ({itself})")))
+            .collect();
+        let settle = make(include_str!("../sql/watch_settle.sql"), &[]);
+        let (before_insert, before_update) = (
+            before_insert.join("\n  union "),
+            before_update.join("\n  union "),
+        );
+        [
+            (
+                "stage_insert",
+                include_str!("../sql/watch_stage_insert.sql"),
+            ),
+            (
+                "stage_update",
+                include_str!("../sql/watch_stage_update.sql"),
+            ),
+            ("insert", include_str!("../sql/watch_insert.sql")),
+            ("update", include_str!("../sql/watch_update.sql")),
+            ("delete", include_str!("../sql/watch_delete.sql")),
+        ]
+        .into_iter()
+        .map(|(event, template)| {
+            let conflicts = if event == "stage_insert" {
+                &before_insert
+            } else {
+                &before_update
+            };
+            make(
+                template,
+                &[
+                    (
+                        "trigger",
+                        &quote::identifier(&trigger_name(self.table_id, event)),
+                    ),
+                    ("conflicts", conflicts),
+                    ("settle", &settle),
+                ],
+            )
+        })
+        .collect()
+    }
+
+    /// Makes a function's backlog where it is missing.
+    pub(crate) fn ensure_leases(&self, tx: &Connection, leases: &str) -> Result<()> {
+        let collations = self.collations(tx)?;
+        let columns: Vec<String> = self
+            .keys("")
+            .into_iter()
+            .zip(&collations)
+            .map(|(name, collation)| {
+                format!("{name} not null collate {}", quote::identifier(collation))
+            })
+            .collect();
+        let sql = fill(
+            include_str!("../sql/watch_leases.sql"),
+            &[
+                ("leases", leases),
+                ("leases_version", &format!("{leases}_version")),
+                ("leases_held", &format!("{leases}_held")),
+                ("columns", &columns.join(",\n  ")),
+                ("keys", &self.keys("").join(", ")),
+            ],
+        );
+        tx.execute_batch(&sql).explained()
+    }
+
+    /// How the primary key compares its columns.
+    fn collations(&self, tx: &Connection) -> Result<Vec<String>> {
+        let index: Option<String> = tx
+            .query_row(
+                "select name from pragma_index_list(?1, 'main') where origin = 'pk'",
+                [&self.table.name],
+                |row| row.get(0),
+            )
+            .optional()
+            .explained()?;
+        let known: Vec<(String, String)> = match index {
+            Some(index) => tx
+                .prepare("select name, coll from pragma_index_xinfo(?1, 'main') where key")
+                .and_then(|mut s| {
+                    s.query_map([index], |row| Ok((row.get(0)?, row.get(1)?)))?
+                        .collect()
+                })
+                .explained()?,
+            // An INTEGER PRIMARY KEY has no index of its own.
+            None => Vec::new(),
+        };
+        Ok(self
+            .table
+            .key
+            .iter()
+            .map(|column| {
+                known
+                    .iter()
+                    .find(|(name, _)| name == column)
+                    .map_or_else(|| "BINARY".to_owned(), |(_, collation)| collation.clone())
+            })
+            .collect())
+    }
+
+    /// A name of a row's number that no key column has.
+    pub(crate) fn rowid(&self) -> &'static str {
+        ["rowid", "oid", "_rowid_"]
+            .into_iter()
+            .find(|name| !self.table.key.iter().any(|c| c.eq_ignore_ascii_case(name)))
+            .unwrap_or("rowid")
+    }
+}
+
+/// Brings the names of our columns to those that the key has now.
+fn adapt(tx: &Connection, table_id: i64, was: &str, table: &Table) -> Result<()> {
+    let was: Vec<String> = serde_json::from_str(was).unwrap_or_default();
+    if was == table.key {
+        return Ok(());
+    }
+    if was.len() != table.key.len() {
+        return Err(Error::invalid(format!(
+            "the primary key of {} is another than when it was first watched",
+            table.name
+        ))
+        .advise("drop its watches (`changefeed watch drop`) and create them again"));
+    }
+    let leases: Vec<String> = tx
+        .prepare(
+            "select name from sqlite_master where type = 'table' \
+             and name glob 'changefeed_leases_*_' || ?1",
+        )
+        .and_then(|mut s| s.query_map([table_id], |row| row.get(0))?.collect())
+        .explained()?;
+    for leases in leases {
+        for (old, new) in was.iter().zip(&table.key).filter(|(old, new)| old != new) {
+            tx.execute_batch(&format!(
+                "alter table {} rename column {} to {}",
+                quote::identifier(&leases),
+                quote::identifier(old),
+                quote::identifier(new)
+            ))
+            .explained()?;
+        }
+    }
+    Ok(())
+}
+
+pub(crate) fn log_name(table_id: i64) -> String {
+    format!("changefeed_changes_{table_id}")
+}
+
+/// The name of a function's backlog.
+pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
+    format!("changefeed_leases_{function_id}_{table_id}")
+}
+
+fn trigger_name(table_id: i64, event: &str) -> String {
+    format!("changefeed_watch_{table_id}_{event}")
+}
+
+fn remove_triggers(tx: &Connection, table_id: i64) -> Result<()> {
+    for event in TRIGGERS {
+        let name = quote::identifier(&trigger_name(table_id, event));
+        tx.execute_batch(&format!("drop trigger if exists {name}"))
+            .explained()?;
+    }
+    Ok(())
+}
+
+/// Removes what notes the changes of a table that nobody watches any more.
+pub(crate) fn remove(tx: &Connection, table_id: i64) -> Result<()> {
+    remove_triggers(tx, table_id)?;
+    tx.execute_batch(&format!(
+        "drop table if exists {}; delete from changefeed_watched_table where table_id = {table_id}; \
+         delete from changefeed_staged where feed_id = {}",
+        log_name(table_id),
+        STAGE + table_id
+    ))
+    .explained()
+}
+
+/// Removes the triggers of every watched table.
+pub(crate) fn remove_all(tx: &Connection) -> Result<()> {
+    let names: Vec<String> = tx
+        .prepare("select name from sqlite_master where type = 'trigger'")
+        .and_then(|mut s| s.query_map([], |row| row.get(0))?.collect())
+        .explained()?;
+    let tables = names.iter().filter_map(|name| {
+        let (table_id, _) = name.strip_prefix("changefeed_watch_")?.split_once('_')?;
+        table_id.parse::<i64>().ok()
+    });
+    for table_id in tables {
+        remove_triggers(tx, table_id)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,471 @@
+//! Watches: which functions watch which tables.
+
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use changefeed_core::{
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchStore, suggested_workers,
+};
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use crate::backlog::{Backlog, NOW, Terms, functions, unreadable};
+use crate::error::Explain;
+use crate::tracking::{self, Tracked, leases_name, log_name};
+use crate::{SqliteStore, value};
+
+#[async_trait]
+impl WatchStore for SqliteStore {
+    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
+        let spec = spec.clone();
+        self.writing(move |tx| open(tx, &spec)).await
+    }
+
+    async fn watches(&self) -> Result<Vec<Watch>> {
+        self.reading(|tx| {
+            let mut statement = tx
+                .prepare_cached(
+                    "select name, function_id, table_id, definition from changefeed_watch \
+                     order by name",
+                )
+                .explained()?;
+            let mut rows = statement.query([]).explained()?;
+            let mut watches = Vec::new();
+            while let Some(row) = rows.next().explained()? {
+                watches.push(stored(tx, row)?);
+            }
+            Ok(watches)
+        })
+        .await
+    }
+
+    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
+        let watch = watch.clone();
+        self.reading(move |tx| status(tx, watch, parked)).await
+    }
+
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        let asked = Instant::now();
+        let (looking, owner) = (watch.clone(), take.owner.to_owned());
+        let found = self
+            .reading(move |tx| Backlog::open(tx, &looking)?.look(&owner))
+            .await?;
+        if !found {
+            return Ok(None);
+        }
+        let watch = watch.clone();
+        let terms = Terms {
+            owner: take.owner.to_owned(),
+            settings: *take.settings,
+            asked,
+        };
+        self.writing(move |tx| Backlog::open(tx, &watch)?.take(&terms))
+            .await
+    }
+
+    async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
+        let (watch, batch) = (watch.clone(), without_changes(batch));
+        self.writing(move |tx| Backlog::open(tx, &watch)?.renew(&batch, lease))
+            .await
+    }
+
+    async fn settle(
+        &self,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        let (watch, batch) = (watch.clone(), without_changes(batch));
+        let (outcome, settings) = (outcome.clone(), *settings);
+        self.writing(move |tx| Backlog::open(tx, &watch)?.settle(&batch, &outcome, &settings))
+            .await
+    }
+
+    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+        let watch = watch.clone();
+        self.writing(move |tx| {
+            require(tx, &watch)?;
+            let count = tx
+                .execute(
+                    &format!(
+                        "update {} set _changefeed_parked_time = null, \
+                           _changefeed_attempt_count = 0, _changefeed_change_version = \
+                           (select version + 1 from changefeed_watch_counter) \
+                         where _changefeed_parked_time is not null",
+                        watch.leases_table
+                    ),
+                    [],
+                )
+                .explained()?;
+            tx.execute(
+                "update changefeed_watch_counter set version = version + 1",
+                [],
+            )
+            .explained()?;
+            Ok(count as u64)
+        })
+        .await
+    }
+
+    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let watch = watch.clone();
+        self.writing(move |tx| {
+            let tracked = Tracked::load(tx, watch.table_id, &watch.name)?;
+            tracked.ensure_leases(tx, &watch.leases_table)?;
+            // What happened until now belongs to what is forgotten, but not for the others.
+            Backlog::open(tx, &watch)?.shift(true)?;
+            tx.execute(&format!("delete from {}", watch.leases_table), [])
+                .explained()?;
+            if from == WatchFrom::Beginning {
+                load(tx, &tracked, &watch.leases_table)?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
+        let watch = watch.clone();
+        self.writing(move |tx| {
+            let gone = tx
+                .execute(
+                    "delete from changefeed_watch where name = ?1",
+                    [watch.name.as_str()],
+                )
+                .explained()?;
+            if gone == 0 {
+                return Err(watch.name.unknown());
+            }
+            tx.execute(
+                "delete from changefeed_global_state where function_id = ?1",
+                [&watch.function_id],
+            )
+            .explained()?;
+            tx.execute_batch(&format!(
+                "drop view if exists {}; drop table if exists {}",
+                backlog_view(&watch.function_id),
+                watch.leases_table
+            ))
+            .explained()?;
+            let others: bool = tx
+                .query_row(
+                    "select exists (select 1 from changefeed_watch where table_id = ?1)",
+                    [watch.table_id],
+                    |row| row.get(0),
+                )
+                .explained()?;
+            if others {
+                return Ok(());
+            }
+            tracking::remove(tx, watch.table_id)
+        })
+        .await
+    }
+}
+
+fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
+    let function_id = spec.name.function_id();
+    let known: Option<i64> = tx
+        .query_row(
+            "select table_id from changefeed_watch where name = ?1",
+            [spec.name.as_str()],
+            |row| row.get(0),
+        )
+        .optional()
+        .explained()?;
+    let tracked = Tracked::ensure(tx, &spec.table)?;
+    if let Some(table_id) = known
+        && table_id != tracked.table_id
+    {
+        let other = Tracked::load(tx, table_id, &spec.name)
+            .map_or_else(|_| "another table".to_owned(), |t| t.table.name);
+        return Err(Error::new(
+            Kind::AlreadyExists,
+            format!("watch '{}' watches {other} already", spec.name),
+        )
+        .advise("give the function another name, or drop that watch"));
+    }
+    let leases = leases_name(&function_id, tracked.table_id);
+    let watch = Watch {
+        name: spec.name.clone(),
+        function_id,
+        table_id: tracked.table_id,
+        table: TableName::unqualified(&tracked.table.name),
+        leases_table: leases,
+        definition: spec.definition.clone(),
+    };
+    let has_leases = functions(tx, tracked.table_id)?.contains(&watch.leases_table);
+    if !has_leases {
+        // What happened until now is for the functions that were there.
+        drain(tx, &watch)?;
+    }
+    tracked.ensure_leases(tx, &watch.leases_table)?;
+    let definition = spec
+        .definition
+        .as_ref()
+        .map(serde_json::to_string)
+        .transpose()
+        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
+    tx.execute(
+        &format!(
+            "insert into changefeed_watch (name, function_id, table_id, definition, created_at) \
+             values (?1, ?2, ?3, ?4, {NOW}) on conflict (name) do update \
+             set definition = coalesce(excluded.definition, definition)"
+        ),
+        params![
+            spec.name.as_str(),
+            watch.function_id,
+            watch.table_id,
+            definition
+        ],
+    )
+    .explained()?;
+    tx.execute(
+        &format!(
+            "insert into changefeed_global_state (function_id, table_id, last_access_time) \
+             values (?1, ?2, {NOW}) on conflict do nothing"
+        ),
+        params![watch.function_id, watch.table_id],
+    )
+    .explained()?;
+    if known.is_none() && spec.from == WatchFrom::Beginning {
+        load(tx, &tracked, &watch.leases_table)?;
+    }
+    view(tx, &watch, &tracked)?;
+    Ok(watch)
+}
+
+/// Moves everything for the functions that are known already.
+fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
+    let other: Option<(String, String)> = tx
+        .query_row(
+            "select name, function_id from changefeed_watch \
+             where table_id = ?1 and function_id <> ?2 limit 1",
+            params![watch.table_id, watch.function_id],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()
+        .explained()?;
+    match other {
+        Some((name, function_id)) => {
+            let other = Watch {
+                name: WatchName::trusted(name),
+                function_id,
+                ..watch.clone()
+            };
+            Backlog::open(tx, &other)?.shift(true)
+        }
+        None => tx
+            .execute_batch(&format!("delete from {}", log_name(watch.table_id)))
+            .explained(),
+    }
+}
+
+/// Puts all existing rows into the backlog of a function that begins with them.
+fn load(tx: &Connection, tracked: &Tracked, leases: &str) -> Result<()> {
+    let keys = tracked.keys("").join(", ");
+    let not_null: Vec<String> = tracked
+        .keys("")
+        .into_iter()
+        .map(|k| format!("{k} is not null"))
+        .collect();
+    tx.execute(
+        &format!(
+            "insert or ignore into {leases} \
+               ({keys}, _changefeed_change_version, _changefeed_operation) \
+             select {keys}, (select version from changefeed_watch_counter) \
+               + row_number() over (order by {keys}), 0 from {} where {}",
+            tracked.table.sql(),
+            not_null.join(" and ")
+        ),
+        [],
+    )
+    .explained()?;
+    tx.execute(
+        &format!(
+            "update changefeed_watch_counter set version = max(version, \
+             coalesce((select max(_changefeed_change_version) from {leases}), 0))"
+        ),
+        [],
+    )
+    .explained()?;
+    Ok(())
+}
+
+/// The one-row view for autoscalers.
+fn view(tx: &Connection, watch: &Watch, tracked: &Tracked) -> Result<()> {
+    let name = backlog_view(&watch.function_id);
+    let sql = format!(
+        "drop view if exists {name}; create view {name} as \
+         select unprocessed, leased, parked, (unprocessed + 999) / 1000 as suggested_workers \
+         from ({})",
+        counts(tracked.table.key.len(), watch, &tracked.keys("q."))
+    );
+    tx.execute_batch(&sql).explained()
+}
+
+fn backlog_view(function_id: &str) -> String {
+    format!("changefeed_backlog_{function_id}")
+}
+
+/// What a function still has to process, as a query. Counts what nobody has moved yet too.
+fn counts(key: usize, watch: &Watch, own_key: &[String]) -> String {
+    let keys = crate::capture::key_columns("l.", key);
+    let same = crate::capture::pairs(own_key, "=", &keys, " and ");
+    format!(
+        "select (select count(*) from {0} where _changefeed_parked_time is null) \
+           + (select count(*) from (select distinct {1} from {2} l \
+              where not exists (select 1 from {0} q \
+                where {same} and q._changefeed_parked_time is null))) as unprocessed, \
+         (select count(*) from {0} where _changefeed_lease_expiration_time > {NOW}) as leased, \
+         (select count(*) from {0} where _changefeed_parked_time is not null) as parked",
+        watch.leases_table,
+        keys.join(", "),
+        log_name(watch.table_id)
+    )
+}
+
+/// Refuses to work with a watch that is gone.
+fn require(tx: &Connection, watch: &Watch) -> Result<()> {
+    let there = functions(tx, watch.table_id)?.contains(&watch.leases_table);
+    if there {
+        return Ok(());
+    }
+    let known: bool = tx
+        .query_row(
+            "select exists (select 1 from changefeed_watch where name = ?1)",
+            [watch.name.as_str()],
+            |row| row.get(0),
+        )
+        .explained()?;
+    if !known {
+        return Err(watch.name.unknown());
+    }
+    Err(
+        Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
+            .advise("it is made again when the watch is started"),
+    )
+}
+
+fn parked(tx: &Connection, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
+    require(tx, watch)?;
+    let tracked = Tracked::load(tx, watch.table_id, &watch.name)?;
+    let sql = format!(
+        "select min(_changefeed_operation, 2), _changefeed_change_version, \
+           _changefeed_attempt_count, _changefeed_last_error, {NOW} - _changefeed_parked_time, {} \
+         from {} where _changefeed_parked_time is not null \
+         order by _changefeed_change_version limit {limit}",
+        tracked.keys("").join(", "),
+        watch.leases_table
+    );
+    let mut statement = tx.prepare(&sql).explained()?;
+    let mut rows = statement.query([]).explained()?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next().explained()? {
+        found.push(Parked {
+            key: value::to_json(row, &tracked.table.key, 5)?,
+            operation: RowOperation::from_number(row.get(0).explained()?)?,
+            version: row.get(1).explained()?,
+            attempts: row.get(2).explained()?,
+            error: row.get(3).explained()?,
+            since_ms: row.get(4).explained()?,
+        });
+    }
+    Ok(found)
+}
+
+fn stored(tx: &Connection, row: &Row<'_>) -> Result<Watch> {
+    let (name, function_id, table_id): (String, String, i64) = (
+        row.get(0).explained()?,
+        row.get(1).explained()?,
+        row.get(2).explained()?,
+    );
+    let definition = row
+        .get::<_, Option<String>>(3)
+        .explained()?
+        .map(|text| serde_json::from_str(&text))
+        .transpose()
+        .map_err(|e| {
+            let what = format!("the definition of watch '{name}' makes no sense");
+            unreadable(what, e)
+        })?;
+    let name = WatchName::trusted(name);
+    let table = match Tracked::load(tx, table_id, &name) {
+        Ok(tracked) => tracked.table.name,
+        Err(_) => "(dropped)".to_owned(),
+    };
+    Ok(Watch {
+        leases_table: leases_name(&function_id, table_id),
+        table: TableName::unqualified(table),
+        name,
+        function_id,
+        table_id,
+        definition,
+    })
+}
+
+fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
+    let known: Option<(i64, Option<i64>)> = tx
+        .query_row(
+            &format!(
+                "select coalesce(s.last_sync_version, 0), {NOW} - s.last_access_time \
+                 from changefeed_watch w left join changefeed_global_state s \
+                   on s.function_id = w.function_id and s.table_id = w.table_id \
+                 where w.name = ?1"
+            ),
+            [watch.name.as_str()],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()
+        .explained()?;
+    let (last_sync_version, idle_ms) = known.ok_or_else(|| watch.name.unknown())?;
+    let mut status = WatchStatus {
+        watch,
+        unprocessed: 0,
+        leased: 0,
+        parked: 0,
+        last_error: None,
+        last_sync_version,
+        idle_ms,
+        suggested_workers: 0,
+        parked_changes: Vec::new(),
+    };
+    let watch = &status.watch;
+    let Ok(tracked) = Tracked::load(tx, watch.table_id, &watch.name) else {
+        return Ok(status);
+    };
+    if !functions(tx, watch.table_id)?.contains(&watch.leases_table) {
+        return Ok(status);
+    }
+    let counts = counts(tracked.table.key.len(), watch, &tracked.keys("q."));
+    (status.unprocessed, status.leased, status.parked) = tx
+        .query_row(&counts, [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })
+        .explained()?;
+    status.last_error = tx
+        .query_row(
+            &format!(
+                "select _changefeed_last_error from {} where _changefeed_last_error is not null \
+                 order by _changefeed_change_version desc limit 1",
+                watch.leases_table
+            ),
+            [],
+            |row| row.get(0),
+        )
+        .optional()
+        .explained()?;
+    status.suggested_workers = suggested_workers(status.unprocessed, CHANGES_PER_WORKER);
+    status.parked_changes = parked(tx, watch, limit)?;
+    Ok(status)
+}
+
+/// What is needed of a batch to settle it.
+fn without_changes(batch: &Batch) -> Batch {
+    Batch {
+        changes: Vec::new(),
+        ..*batch
+    }
+}

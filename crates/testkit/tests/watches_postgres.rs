@@ -1,0 +1,456 @@
+//! What watches promise on PostgreSQL in particular: the application is never held up, failed or
+//! attacked by what is for workers, and nothing that commits late is lost. One test per trap.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and its name says what it is about"
+)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use changefeed_core::{BatchOutcome, Kind, RowOperation, TableName, WatchSettings, WatchSpec};
+use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::run;
+use changefeed_testkit::watching::{Copying, Instance, Scene, orders, quick, spec, take_all};
+use serde_json::json;
+
+use RowOperation::{Delete, Insert, Update};
+
+fn scene(case: impl AsyncFnOnce(Scene)) {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        case(Scene::new(backend).await).await;
+    });
+}
+
+/// A watermark over versions that are drawn inside transactions would pass it.
+#[test]
+fn a_change_that_commits_late_is_not_lost() {
+    scene(async |scene| {
+        let slow = scene.backend.session().await;
+        slow.run("begin; insert into orders values (1, 'slow')")
+            .await;
+        // Also one that has written before and after others.
+        let mixed = scene.backend.session().await;
+        mixed.run("begin; insert into orders values (2, 'a')").await;
+        for id in 10..20 {
+            scene
+                .app
+                .run(&format!("insert into orders values ({id}, 'quick')"))
+                .await;
+            assert_eq!(scene.all(100).await.concat().len(), 1);
+        }
+        mixed
+            .run("insert into orders values (3, 'b'); commit")
+            .await;
+        assert_eq!(scene.all(100).await.concat().len(), 2);
+        slow.run("savepoint s; update orders set note = 'slower' where id = 1; commit")
+            .await;
+        assert_eq!(
+            scene.all(100).await,
+            [[(Insert, json!({"id": 1, "note": "slower"}))]]
+        );
+        // And one in two phases.
+        slow.run("begin; insert into orders values (4, 'p'); prepare transaction 'p'")
+            .await;
+        scene.app.run("insert into orders values (5, 'a')").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+        scene.app.run("commit prepared 'p'").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+    });
+}
+
+/// Workers that write to rows which the application's triggers write to would make it the victim.
+#[test]
+fn the_application_meets_no_worker_at_any_isolation_level() {
+    scene(async |scene| {
+        scene
+            .app
+            .run("insert into orders select i, 'a' from generate_series(1, 40) i")
+            .await;
+        let function = Copying::default();
+        let settings = WatchSettings {
+            batch: 7,
+            ..quick()
+        };
+        let mut instances = Vec::new();
+        for n in 0..3 {
+            let (backend, owner) = (&*scene.backend, format!("i{n}"));
+            let function = function.clone();
+            instances.push(Instance::start(backend, &scene.watch, owner, settings, function).await);
+        }
+        let until = Instant::now() + Duration::from_secs(2);
+        let mut writers = Vec::new();
+        for (n, level) in ["read committed", "repeatable read", "serializable"]
+            .into_iter()
+            .enumerate()
+        {
+            let session = scene.backend.session().await;
+            writers.push(tokio::spawn(async move {
+                // Each has rows of its own: whatever fails is not the application's fault.
+                let mut transactions = 0;
+                while Instant::now() < until {
+                    session
+                        .run(&format!("begin isolation level {level}; select 1"))
+                        .await;
+                    for round in 0..3 {
+                        for id in (n..40).step_by(3) {
+                            session
+                                .run(&format!(
+                                    "update orders set note = '{transactions}.{round}' \
+                                     where id = {id}"
+                                ))
+                                .await;
+                        }
+                        // Workers are at it meanwhile.
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                    }
+                    session.run("commit").await;
+                    transactions += 1;
+                }
+                transactions
+            }));
+        }
+        for writer in writers {
+            assert!(writer.await.unwrap() > 3);
+        }
+        changefeed_testkit::backend::eventually_true("all is done", async || {
+            let status = scene.store.watch_status(&scene.watch, 0).await.unwrap();
+            status.unprocessed == 0
+        })
+        .await;
+        assert_eq!(function.rows(), orders(&*scene.app).await);
+        for instance in instances {
+            instance.stop().await;
+        }
+    });
+}
+
+/// Even while somebody holds the lock of the workers, for however long.
+#[test]
+fn no_writer_waits_for_the_lock_of_the_workers() {
+    scene(async |scene| {
+        let holder = scene.backend.session().await;
+        holder
+            .run(&format!(
+                "begin; select pg_advisory_xact_lock(hashtextextended('changefeed/watch/{}', 0))",
+                scene.watch.table_id
+            ))
+            .await;
+        scene
+            .app
+            .run("set lock_timeout = '100ms'; insert into orders values (1, 'a')")
+            .await;
+        scene.app.run("update orders set note = 'b'").await;
+        scene.app.run("delete from orders").await;
+    });
+}
+
+/// Statement triggers would miss both.
+#[test]
+fn partitions_and_truncate_are_tracked() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table parted (id integer, region text, note text, primary key (id, region)) \
+               partition by list (region); \
+             create table parted_n partition of parted for values in ('n'); \
+             create table parted_s partition of parted for values in ('s')",
+        )
+        .await;
+        let watch = scene.store.open_watch(&spec("p", "parted")).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        app.run(
+            "insert into parted values (1, 'n', 'a'); insert into parted_s values (2, 's', 'b')",
+        )
+        .await;
+        assert_eq!(all().await.len(), 2);
+        app.run("update parted set region = 's' where id = 1").await;
+        assert_eq!(
+            all().await,
+            [
+                (Delete, json!({"id": 1, "region": "n"})),
+                (Insert, json!({"id": 1, "region": "s", "note": "a"}))
+            ]
+        );
+        app.run("insert into orders select i, 'a' from generate_series(1, 3) i")
+            .await;
+        scene.all(100).await;
+        app.run("begin; truncate orders; insert into orders values (2, 'new'); commit")
+            .await;
+        let changes = scene.all(100).await.concat();
+        assert_eq!(
+            changes,
+            [
+                (Delete, json!({"id": 1})),
+                (Delete, json!({"id": 3})),
+                (Update, json!({"id": 2, "note": "new"}))
+            ]
+        );
+    });
+}
+
+/// Keys may be renamed and change their type while a trigger of before is in place.
+#[test]
+fn no_write_fails_because_the_key_was_altered() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("alter table orders alter column id type bigint")
+            .await;
+        app.run("insert into orders values (1, 'a'), (9000000000, 'b')")
+            .await;
+        app.run("alter table orders rename column id to number")
+            .await;
+        app.run("insert into orders values (9000000001, 'c')").await;
+        app.run("update orders set number = 9000000002 where number = 9000000001")
+            .await;
+        let watch = scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!(
+            changes,
+            [
+                (Insert, json!({"number": 1, "note": "a"})),
+                (Insert, json!({"number": 9_000_000_000_i64, "note": "b"})),
+                (Delete, json!({"number": 9_000_000_001_i64})),
+                (Insert, json!({"number": 9_000_000_002_i64, "note": "c"}))
+            ]
+        );
+        // A key that is gone altogether fails no write either.
+        app.run(
+            "alter table orders drop constraint orders_pkey; alter table orders drop column number",
+        )
+        .await;
+        app.run(
+            "insert into orders values ('d'); update orders set note = 'e'; delete from orders",
+        )
+        .await;
+    });
+}
+
+/// With rights of its own only, and with traps in its search path.
+#[test]
+fn writers_need_no_rights_and_get_none() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("writer_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create role {role}; grant insert, update, delete, select on orders to {role}; \
+             create schema trap; grant all on schema trap to {role}; \
+             grant temporary on database {} to {role}",
+            app.value("select quote_ident(current_database())").await
+        ))
+        .await;
+        let writer = scene.backend.session().await;
+        writer
+            .run(&format!(
+                "set role {role}; \
+                 create function trap.evil(text, text) returns boolean language plpgsql as \
+                   $$ begin raise exception 'with the rights of %', current_user; end $$; \
+                 create operator trap.= (leftarg = text, rightarg = text, function = trap.evil); \
+                 create operator trap.<> (leftarg = text, rightarg = text, function = trap.evil); \
+                 create temp table jsonb (x integer); create temp table int4 (x integer); \
+                 set search_path = pg_temp, trap, pg_catalog, public"
+            ))
+            .await;
+        writer
+            .run("insert into public.orders values (1, 'a')")
+            .await;
+        writer.run("update public.orders set id = 2").await;
+        writer.run("delete from public.orders").await;
+        let denied = writer.execute("select * from changefeed.watch").await;
+        assert!(denied.is_err());
+        assert_eq!(scene.all(100).await.concat().len(), 2);
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
+
+/// One that cannot see what it would hand over is told so before.
+#[test]
+fn a_missing_right_is_named() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("worker_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create role {role} login; grant usage on schema changefeed to {role}; \
+             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
+             grant usage on all sequences in schema changefeed to {role}; \
+             grant execute on all functions in schema changefeed to {role}; \
+             create table other (id integer primary key)"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        let refused = async || {
+            use changefeed_core::WatchStore;
+            let error = store.open_watch(&spec("x", "other")).await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+            error
+        };
+        let error = refused().await;
+        assert_eq!(
+            error.message(),
+            "the database user may not read public.other"
+        );
+        assert!(error.advice().unwrap().starts_with("grant select on"));
+        app.run(&format!("grant select on other to {role}")).await;
+        let error = refused().await;
+        assert!(
+            error
+                .advice()
+                .unwrap()
+                .starts_with("grant create on schema changefeed")
+        );
+        app.run(&format!(
+            "alter table other enable row level security; \
+             grant create on schema changefeed to {role}"
+        ))
+        .await;
+        let error = refused().await;
+        assert!(error.message().starts_with("row level security hides rows"));
+        // What somebody else has made can be worked on without the right to make anything.
+        app.run(&format!(
+            "alter table other disable row level security; \
+             revoke create on schema changefeed from {role}; grant select on orders to {role}"
+        ))
+        .await;
+        {
+            use changefeed_core::WatchStore;
+            let watch = store.open_watch(&spec("f", "orders")).await.unwrap();
+            app.run("insert into orders values (1, 'a')").await;
+            let store: &dyn changefeed_core::Store = &store;
+            assert_eq!(take_all(store, &watch, &quick()).await.len(), 1);
+        }
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
+
+/// Dead rows that a held snapshot keeps must not be in the way of a poll.
+#[test]
+fn a_held_snapshot_does_not_make_polls_slower() {
+    scene(async |scene| {
+        let holder = scene.backend.session().await;
+        holder
+            .run("begin isolation level repeatable read; select count(*) from orders")
+            .await;
+        scene
+            .app
+            .run("insert into orders select i, 'a' from generate_series(1, 5000) i")
+            .await;
+        scene.all(1000).await;
+        let poll = async || {
+            let began = Instant::now();
+            for _ in 0..20 {
+                scene
+                    .app
+                    .run("update orders set note = note || 'x' where id = 1")
+                    .await;
+                assert_eq!(scene.all(100).await.concat().len(), 1);
+                assert!(scene.take("me", &quick()).await.is_none());
+            }
+            began.elapsed()
+        };
+        let before = poll().await.min(poll().await);
+        for _ in 0..8 {
+            scene.app.run("update orders set note = 'b'").await;
+            scene.all(1000).await;
+        }
+        let after = poll().await.min(poll().await);
+        // 45,000 dead rows and as many dead index entries would show.
+        assert!(
+            after < before * 2 + Duration::from_millis(100),
+            "{before:?} before, {after:?} after"
+        );
+    });
+}
+
+/// In another schema, by its full name.
+#[test]
+fn tables_in_other_schemas_are_watched() {
+    scene(async |scene| {
+        scene
+            .app
+            .run(
+                "create schema sales; create domain code as varchar(5) check (value <> ''); \
+                 create collation insensitive (provider = icu, locale = 'und-u-ks-level2', \
+                   deterministic = false); \
+                 create table sales.items (id code primary key, note text); \
+                 create table sales.names (id text collate insensitive primary key, note text)",
+            )
+            .await;
+        for (name, table, id) in [("d", "items", "'a'"), ("n", "names", "'Ä'")] {
+            let spec = WatchSpec {
+                table: TableName::qualified("sales", table),
+                ..spec(name, "x")
+            };
+            let watch = scene.store.open_watch(&spec).await.unwrap();
+            let app = &scene.app;
+            app.run(&format!("insert into sales.{table} values ({id}, 'a')"))
+                .await;
+            app.run(&format!("update sales.{table} set note = 'b'"))
+                .await;
+            let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+            assert_eq!(changes.len(), 1, "{table}");
+            assert_eq!((changes[0].0, &changes[0].1["note"]), (Insert, &json!("b")));
+        }
+        // A key that differs only in ways its collation does not see is the same key.
+        let names = WatchSpec {
+            table: TableName::qualified("sales", "names"),
+            ..spec("n", "x")
+        };
+        let n = scene.store.open_watch(&names).await.unwrap();
+        scene.app.run("update sales.names set id = 'ä'").await;
+        let changes = take_all(&*scene.store, &n, &quick()).await.concat();
+        assert_eq!(changes, [(Update, json!({"id": "ä", "note": "b"}))]);
+    });
+}
+
+/// A worker whose server is restored from a copy must not wait for transaction ids of the old one.
+#[test]
+fn changes_under_transaction_ids_of_another_server_are_seen() {
+    scene(async |scene| {
+        scene.app.run("insert into orders values (1, 'a')").await;
+        scene
+            .app
+            .run(&format!(
+                "update changefeed.changes_{} set xid = '4611686018427387904'",
+                scene.watch.table_id
+            ))
+            .await;
+        // A new process has no idea of what was before.
+        let store = scene.backend.store().await;
+        let changes = take_all(&*store, &scene.watch, &quick()).await.concat();
+        assert_eq!(changes.len(), 1);
+    });
+}
+
+/// The whole history of a row that is being processed is one change.
+#[test]
+fn rows_of_a_batch_are_settled_in_one_statement_each() {
+    scene(async |scene| {
+        scene
+            .app
+            .run("insert into orders select i, 'a' from generate_series(1, 1000) i")
+            .await;
+        let settings = WatchSettings {
+            batch: 1000,
+            ..quick()
+        };
+        let batch = scene.take("me", &settings).await.unwrap();
+        assert_eq!(batch.changes.len(), 1000);
+        scene
+            .app
+            .run("update orders set note = 'b' where id <= 10")
+            .await;
+        assert!(scene.take("me", &settings).await.is_none());
+        assert_eq!(scene.settle(&batch, BatchOutcome::Done).await, 1000);
+        assert_eq!(scene.all(100).await.concat().len(), 10);
+    });
+}
