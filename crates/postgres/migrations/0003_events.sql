@@ -431,6 +431,17 @@ for each row execute function changefeed.event_feed_guard();
 create trigger event_feed_guard before delete on changefeed.shard_definition
 for each row execute function changefeed.event_feed_guard();
 
+-- A database trigger whose definition is gone would not know what to capture.
+create function changefeed.event_trigger_guard() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'changefeed: event trigger % must be dropped, not deleted', old.name
+        using errcode = 'object_in_use', hint = 'Use `changefeed trigger drop`.';
+end $$;
+
+create trigger event_trigger_guard before delete on changefeed.event_trigger
+for each row execute function changefeed.event_trigger_guard();
+
 -- Claiming --------------------------------------------------------------------------------------
 
 -- How many events of a trigger may be taken; 0 if another instance is at it in this very moment.

@@ -102,6 +102,8 @@ impl PostgresStore {
                 ("shard", &text(2)),
                 ("order", &columns.join(", ")),
                 ("table", &table.sql),
+                // What inherits from it is not captured either; partitions are.
+                ("only", if table.relkind == "p" { "" } else { "only" }),
                 ("old_columns", &text(4)),
                 ("new_columns", &text(4)),
                 (

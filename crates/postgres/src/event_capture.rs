@@ -15,8 +15,23 @@ const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UT
      set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on";
 
 /// How long to wait for writers to finish before a trigger is created on their table. Later
-/// writers wait behind us meanwhile.
-const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
+/// writers wait behind us meanwhile, so nobody but a person may ask for more than a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// Somebody asked for it.
+    Person,
+    /// We noticed that it would be good.
+    Moment,
+}
+
+impl Patience {
+    fn sql(self) -> &'static str {
+        match self {
+            Patience::Person => "set local lock_timeout = '5s'",
+            Patience::Moment => "set local lock_timeout = '200ms'",
+        }
+    }
+}
 
 /// What the table is like now, as far as capture depends on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,13 +135,14 @@ pub(crate) async fn install(
     id: TriggerId,
     definition: &TriggerDefinition,
     table: &Table,
+    patience: Patience,
 ) -> Result<()> {
     let shape = Shape::load(client, table.oid)
         .await?
         .ok_or_else(|| Error::not_found(format!("table {} was dropped meanwhile", table.name)))?;
     let plan = Plan::new(definition, &shape);
     write_functions(client, id, definition, table, &shape, &plan).await?;
-    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+    client.batch_execute(patience.sql()).await.map_err(db)?;
     let sql = create_triggers(id, table, &shape, &plan);
     client.batch_execute(&sql).await.map_err(|e| {
         let error = db(e);
@@ -389,8 +405,12 @@ fn create_triggers(id: TriggerId, table: &Table, shape: &Shape, plan: &Plan) -> 
 }
 
 /// Removes the triggers, wherever their table is by now, and their functions.
-pub(crate) async fn uninstall(client: &impl GenericClient, id: TriggerId) -> Result<()> {
-    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+pub(crate) async fn uninstall(
+    client: &impl GenericClient,
+    id: TriggerId,
+    patience: Patience,
+) -> Result<()> {
+    client.batch_execute(patience.sql()).await.map_err(db)?;
     let mut sql = String::from("set local client_min_messages = warning;\n");
     for what in ["statement", "row", "truncate"] {
         sql.push_str(&format!(

@@ -10,7 +10,7 @@ use tokio_postgres::GenericClient;
 
 use crate::PostgresStore;
 use crate::error::db;
-use crate::event_capture::{self, Plan, Shape};
+use crate::event_capture::{self, Patience, Plan, Shape};
 use crate::source::Table;
 use crate::triggers::trigger;
 
@@ -212,8 +212,8 @@ impl PostgresStore {
         });
         crate::triggers::rewrite(&*transaction, id, &definition, table).await?;
         if look.triggers_differ() {
-            event_capture::uninstall(&*transaction, id).await?;
-            event_capture::install(&*transaction, id, &definition, table).await?;
+            event_capture::uninstall(&*transaction, id, Patience::Moment).await?;
+            event_capture::install(&*transaction, id, &definition, table, Patience::Moment).await?;
         } else {
             event_capture::write_functions(
                 &*transaction,
@@ -292,7 +292,7 @@ impl PostgresStore {
                 (row.get(0), row.get(1), row.get(2), row.get(3));
             look.finding(
                 Severity::Warning,
-                format!("{what} by {user} at {at} removed rows without events ({count} in all)"),
+                format!("{what} by {user} at {at}: no event knows of it ({count} in all)"),
                 "delete from changefeed.event_gap once the receivers know".to_owned(),
             )
         }))

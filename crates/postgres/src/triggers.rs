@@ -12,6 +12,7 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
+use crate::event_capture::Patience;
 use crate::source::Table;
 use crate::{PostgresStore, event_capture, event_feeds};
 
@@ -43,8 +44,8 @@ impl TriggerStore for PostgresStore {
         };
         let feed = event_feeds::attach(&*transaction, &named).await?;
         let (id, paused) = store(&*transaction, &named, &table, feed, replace).await?;
-        event_capture::uninstall(&*transaction, id).await?;
-        event_capture::install(&*transaction, id, &named, &table).await?;
+        event_capture::uninstall(&*transaction, id, Patience::Person).await?;
+        event_capture::install(&*transaction, id, &named, &table, Patience::Person).await?;
         if named.capture.order_by.is_some() {
             // What was captured without an order must be found by those who look for one. After
             // the triggers, whose lock lets no writer pass.
@@ -82,7 +83,7 @@ impl TriggerStore for PostgresStore {
         if there.is_none() {
             return Err(gone(trigger));
         }
-        event_capture::uninstall(&*transaction, trigger.id).await?;
+        event_capture::uninstall(&*transaction, trigger.id, Patience::Person).await?;
         transaction
             .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
             .await

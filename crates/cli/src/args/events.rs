@@ -65,21 +65,21 @@ pub(crate) struct CreateTrigger {
     /// The table whose changes become events
     #[arg(long)]
     pub(crate) table: String,
-    /// Inserted rows [all three operations unless one is named]
+    /// Inserted rows [all three operations unless one is named, or --manual alone]
     #[arg(long)]
     pub(crate) insert: bool,
     /// Updated rows; with columns, only updates that change one of them
-    #[arg(long, value_name = "COLUMNS", num_args = 0..=1, require_equals = false, value_delimiter = ',')]
-    pub(crate) update: Option<Vec<String>>,
+    #[arg(long, value_name = "COLUMNS", num_args = 0..=1)]
+    pub(crate) update: Option<Option<String>>,
     /// Deleted rows
     #[arg(long)]
     pub(crate) delete: bool,
-    /// Allow events by hand: `trigger invoke`
+    /// Allow events by hand: `trigger invoke`; alone, there are no others
     #[arg(long)]
     pub(crate) manual: bool,
     /// The columns that an event carries [default: all]
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
-    pub(crate) payload: Option<Vec<String>>,
+    #[arg(long, value_name = "COLUMNS")]
+    pub(crate) payload: Option<String>,
     /// A SQL condition over old and new, for example "new.status = 'paid'"
     #[arg(long, value_name = "SQL")]
     pub(crate) when: Option<String>,

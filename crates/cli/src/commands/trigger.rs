@@ -3,7 +3,8 @@
 mod create;
 
 use changefeed::{
-    Backfill, Changefeed, Error, EventTrigger, Result, Setting, Updates, without_secrets,
+    Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Updates,
+    without_secrets,
 };
 
 use crate::args::Trigger;
@@ -157,13 +158,44 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
     for secret in &delivery.secrets_from_env {
         rows.push(("signed with", format!("${secret}")));
     }
+    let wait = match retry.growth {
+        Growth::Fixed => format!("after {:?} each", retry.interval),
+        Growth::Exponential { cap } => {
+            format!("after {:?}, doubling up to {cap:?}", retry.interval)
+        }
+    };
     rows.push((
         "retries",
-        format!(
-            "{} after {:?} each, timeout {:?}",
-            retry.num_retries, retry.interval, retry.timeout
-        ),
+        format!("{} {wait}, timeout {:?}", retry.num_retries, retry.timeout),
     ));
+    if !retry.final_statuses.is_empty() {
+        let statuses: Vec<String> = retry.final_statuses.iter().map(u16::to_string).collect();
+        rows.push(("final", statuses.join(", ")));
+    }
+    match delivery.format {
+        Format::Hasura => {}
+        Format::Cloudevents => rows.push(("format", "CloudEvents".to_owned())),
+        Format::CloudeventsBinary => rows.push(("format", "CloudEvents, binary".to_owned())),
+    }
+    match &capture.order_by {
+        None => {}
+        Some(OrderBy::Key) => rows.push(("in order", "by primary key".to_owned())),
+        Some(OrderBy::Column(column)) => rows.push(("in order", format!("by {column}"))),
+    }
+    if let Some(limit) = delivery.concurrency {
+        rows.push(("at once", format!("{limit} from one instance")));
+    }
+    if let Some(limit) = delivery.concurrency_overall {
+        rows.push(("at once", format!("{limit} from all instances")));
+    }
+    if let Some(what) = delivery.clean_up {
+        let dead = if what.dead_letters {
+            ", dead letters too"
+        } else {
+            ""
+        };
+        rows.push(("clean up", format!("after {:?}{dead}", what.after)));
+    }
     let state = db.trigger_states().await?;
     if let Some(state) = state.iter().find(|s| s.trigger == trigger.definition.name) {
         rows.push((

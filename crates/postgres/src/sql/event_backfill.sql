@@ -9,7 +9,7 @@ picked as materialized (
                ({condition}
                ) is true as wanted, row_number() over (order by {order}) as place
         from state cross join lateral (
-            select * from {table} t {resume} order by {order} limit $2
+            select * from {only} {table} t {resume} order by {order} limit $2
         ) t
         -- What a condition knows a row by.
         left join (select {old_columns} from {table} t) old on false

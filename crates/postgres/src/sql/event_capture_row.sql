@@ -36,8 +36,16 @@ begin
             to_shard := {new_shard};
         end if;
     else
-        execute changefeed.event_row({trigger_id}, tg_relid, tg_op)
-        into before, after, differs, key, to_shard using old, new;
+        begin
+            execute changefeed.event_row({trigger_id}, tg_relid, tg_op)
+            into before, after, differs, key, to_shard using old, new;
+        exception when others then
+            -- Whatever it is, the write is not to suffer for it; doctor will tell.
+            raise warning 'changefeed: a % could not be captured: %', tg_op, sqlerrm;
+            insert into changefeed.event_gap (trigger_id, what)
+            values ({trigger_id}, tg_op || ' that could not be captured (' || sqlerrm || ')');
+            return null;
+        end;
         if not differs then
             return null;
         end if;

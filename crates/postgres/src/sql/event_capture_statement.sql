@@ -13,7 +13,14 @@ begin
             {delete};
         end if;
     else
-        execute changefeed.event_statement({trigger_id}, tg_relid, left(tg_op, 1)::"char");
+        begin
+            execute changefeed.event_statement({trigger_id}, tg_relid, left(tg_op, 1)::"char");
+        exception when others then
+            -- Whatever it is, the write is not to suffer for it; doctor will tell.
+            raise warning 'changefeed: a % could not be captured: %', tg_op, sqlerrm;
+            insert into changefeed.event_gap (trigger_id, what)
+            values ({trigger_id}, tg_op || ' that could not be captured (' || sqlerrm || ')');
+        end;
     end if;
     return null;
 end {quote};

@@ -32,14 +32,14 @@ pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> 
 fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition> {
     // Nothing chosen: everything that happens to a row.
     let everything = !args.insert && args.update.is_none() && !args.delete && !args.manual;
-    let columns = |names: Vec<String>| -> Result<Vec<String>> {
-        names.iter().map(|name| db.column(name.trim())).collect()
+    let columns = |names: &str| -> Result<Vec<String>> {
+        split(names).map(|name| db.column(name.trim())).collect()
     };
     let update = match args.update {
         None if everything => Updates::Any,
         None => Updates::Ignored,
-        Some(names) if names.is_empty() => Updates::Any,
-        Some(names) => Updates::Of(columns(names)?),
+        Some(None) => Updates::Any,
+        Some(Some(names)) => Updates::Of(columns(&names)?),
     };
     let order_by = match args.in_order {
         None => None,
@@ -75,7 +75,7 @@ fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition>
             insert: args.insert || everything,
             update,
             delete: args.delete || everything,
-            payload: args.payload.map(columns).transpose()?,
+            payload: args.payload.as_deref().map(columns).transpose()?,
             condition: args.when,
             order_by,
             feed,
@@ -110,10 +110,35 @@ fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition>
     })
 }
 
+/// Splits a list at the commas that are not within quotes.
+fn split(list: &str) -> impl Iterator<Item = &str> {
+    let mut quote = None;
+    list.split(move |c: char| {
+        match (quote, c) {
+            (None, '"' | '`') => quote = Some(c),
+            (None, '[') => quote = Some(']'),
+            (Some(end), c) if c == end => quote = None,
+            (None, ',') => return true,
+            _ => {}
+        }
+        false
+    })
+}
+
 fn pair(text: &str, option: &str, form: &str) -> Result<(String, String)> {
     match text.split_once('=') {
         Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
         None => Err(crate::usage(format!("'{text}' is not a header"))
             .advise(format!("write {option} {form}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn commas_within_quotes_belong_to_the_name() {
+        let split = |text| super::split(text).collect::<Vec<_>>();
+        assert_eq!(split("a,b"), ["a", "b"]);
+        assert_eq!(split("\"a,b\",[c,d],`e,f`"), ["\"a,b\"", "[c,d]", "`e,f`"]);
     }
 }
