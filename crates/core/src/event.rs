@@ -280,6 +280,11 @@ pub struct Attempt {
     pub duration_ms: i64,
 }
 
+/// What the log says of an attempt whose sender never came back.
+pub fn cut_off_by(instance: &str) -> String {
+    format!("{instance} stopped before the outcome was known")
+}
+
 /// An attempt as the log shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct LoggedAttempt {

@@ -36,7 +36,7 @@ pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
     Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finding,
     Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, Severity,
-    TriggerState, Wanted, session_json, trace_json,
+    TriggerState, Wanted, cut_off_by, session_json, trace_json,
 };
 pub use feed::{
     Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,

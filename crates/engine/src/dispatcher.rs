@@ -264,6 +264,7 @@ impl Dispatcher {
             .claim_events(&wanted, &self.options.owner, self.options.lease)
             .await?;
         if events.is_empty() {
+            self.start_waiting(flights);
             return Ok(Turn::Nothing);
         }
         crash_point("deliver.claimed");
@@ -275,10 +276,14 @@ impl Dispatcher {
         if !refused.is_empty() {
             self.store.release_events(&refused).await?;
         }
+        self.start_waiting(flights);
+        Ok(Turn::Found { full })
+    }
+
+    fn start_waiting(&self, flights: &Flights) {
         while let Some((event, trigger)) = self.holds.next() {
             flights.start(event, trigger, self.deliverer.clone(), self.holds.clone());
         }
-        Ok(Turn::Found { full })
     }
 
     async fn load_definitions(&mut self) -> Result<()> {

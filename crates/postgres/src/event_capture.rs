@@ -12,7 +12,8 @@ use crate::template::{dollar_quote, fill};
 /// times, bytes, intervals, numbers and money, and where names are looked up.
 const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
      set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
-     set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on";
+     set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on \
+     set standard_conforming_strings = on set transform_null_equals = off";
 
 /// How long to wait for writers to finish before a trigger is created on their table. Later
 /// writers wait behind us meanwhile, so nobody but a person may ask for more than a moment.

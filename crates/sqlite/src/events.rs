@@ -15,7 +15,7 @@ use changefeed_core::{
     Attempt, CleanUp, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus,
     EventStore, EventTrigger, Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation,
     Outcome, Redelivery, Result, TableName, TriggerId, TriggerName, TriggerState, Verdict, Wanted,
-    crash_point,
+    crash_point, cut_off_by,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -454,9 +454,7 @@ pub(crate) fn record_cut_off(
         status: None,
         request: None,
         response: None,
-        error: Some(format!(
-            "the instance {lost_by} did not finish this attempt before its lease ran out"
-        )),
+        error: Some(cut_off_by(lost_by)),
         duration_ms: 0,
     };
     record(tx, change_id, None, &attempt, false)

@@ -283,7 +283,7 @@ pub(crate) struct Deliver {
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) event_batch: u32,
     /// The longest wait between two looks when there is nothing to do
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) fetch_interval: Duration,
     /// How long an instance that dies keeps its events
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
@@ -302,6 +302,13 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) => Duration::try_from_secs_f64(seconds)
             .map_err(|_| format!("'{text}' is not a number of seconds")),
         Err(_) => duration(text),
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("looking all the time is not possible: use more than 0".to_owned()),
+        some => Ok(some),
     }
 }
 

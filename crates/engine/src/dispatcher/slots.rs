@@ -43,10 +43,16 @@ impl Slots {
     /// How many more this trigger may take, among so many triggers.
     pub(super) fn room(&self, trigger: TriggerId, limit: usize, triggers: usize) -> usize {
         let own = self.held(trigger);
-        if own == 0 && limit > 0 && self.used() >= self.total {
-            // More triggers than places: each may have one.
-            return 1;
+        if own == 0 && limit > 0 {
+            // Whatever is kept for others, and be there more triggers than places: each may have
+            // one.
+            return self.room_beside(trigger, limit, triggers).max(1);
         }
+        self.room_beside(trigger, limit, triggers)
+    }
+
+    fn room_beside(&self, trigger: TriggerId, limit: usize, triggers: usize) -> usize {
+        let own = self.held(trigger);
         let kept = self.kept_for_each(triggers);
         // What is kept for the others and not used by them.
         let others: usize = self

@@ -148,7 +148,13 @@ async fn an_attempt_that_was_cut_off_is_written_down_and_its_zombie_decides_noth
     let (_, attempts) = lab.store.event(heir.event.id).await.unwrap().unwrap();
     let cut_off = &attempts[0].attempt;
     assert_eq!((attempts.len(), cut_off.outcome), (1, Outcome::Unknown));
-    assert!(cut_off.error.as_ref().unwrap().contains("instance me"));
+    assert!(
+        cut_off
+            .error
+            .as_ref()
+            .unwrap()
+            .contains("me stopped before")
+    );
     let kept = lab
         .store
         .renew_events(&[zombie.claim(), heir.claim()], LEASE)
