@@ -46,7 +46,8 @@ pub trait Deliverer: Send + Sync + 'static {
 pub struct DispatchOptions {
     /// Tells instances apart; must be unique to this one.
     pub owner: String,
-    /// Events that one look takes at most, of each trigger.
+    /// Events that one look takes at most, of each trigger; twice as many where they are delivered
+    /// quickly.
     pub batch: u32,
     /// The longest wait between two looks when there is nothing to do.
     pub fetch_interval: Duration,

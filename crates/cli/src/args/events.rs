@@ -279,7 +279,8 @@ pub(crate) struct Deliver {
     /// Requests at the same time
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
-    /// Events that one look takes at most, of each trigger
+    /// Events that one look takes at most, of each trigger; twice as many where they are delivered
+    /// quickly
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) event_batch: u32,
     /// The longest wait between two looks when there is nothing to do

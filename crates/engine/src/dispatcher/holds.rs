@@ -149,10 +149,15 @@ impl Holds {
                 continue;
             }
             let room = slots.room(lane.trigger.id, lane.limit(), count);
-            let ahead = lane.landed.min(self.batch);
+            let ahead = lane.landed.min(2 * self.batch);
             let limit = (room + ahead)
                 .saturating_sub(lane.waiting.len())
-                .min(self.batch);
+                // Where most of a batch is over before the next look, two are taken at once.
+                .min(if lane.landed >= self.batch / 2 {
+                    2 * self.batch
+                } else {
+                    self.batch
+                });
             // A look for a handful is hardly cheaper than one for many.
             if limit == 0 || (limit < self.batch / 2 && !lane.waiting.is_empty()) {
                 continue;
@@ -168,7 +173,7 @@ impl Holds {
         // All together they get what there are places for and some more, so that others find
         // something to do; and nobody is always the first.
         let waiting: usize = triggers.values().map(|lane| lane.waiting.len()).sum();
-        let most = (slots.total() + self.batch).saturating_sub(slots.used() + waiting);
+        let most = (slots.total() + 2 * self.batch).saturating_sub(slots.used() + waiting);
         fastrand::shuffle(&mut wanted);
         share(&mut wanted, most);
         wanted
