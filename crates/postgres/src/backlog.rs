@@ -299,9 +299,17 @@ impl Backlog {
         &self,
         client: &Object,
         take: Take<'_>,
-        seen: Seen,
+        mut seen: Seen,
         moving: bool,
     ) -> Result<Option<Batch>> {
+        // A large backlog is moved before anything of it is leased: what comes last decides the
+        // order and the net change of a row.
+        while moving && (seen.snapshot.is_none() || seen.resume.is_some()) && !seen.stale {
+            let sql = self.locked() + &self.move_sql(&Backlog::range(&seen), CHUNK);
+            let answers = send(client, &sql).await?;
+            self.note_moved(answers.last().ok_or_else(unexpected)?, &seen)?;
+            seen = self.seen();
+        }
         let asked = Instant::now();
         let batch = i64::try_from(take.settings.batch).unwrap_or(i64::MAX);
         let mut sql = self.locked();

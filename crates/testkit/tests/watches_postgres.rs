@@ -454,3 +454,33 @@ fn rows_of_a_batch_are_settled_in_one_statement_each() {
         assert_eq!(scene.all(100).await.concat().len(), 10);
     });
 }
+
+/// A backlog that was empty when it was vacuumed is believed to be empty for a long time.
+#[test]
+fn statistics_of_an_empty_backlog_do_not_make_moves_quadratic() {
+    scene(async |scene| {
+        let (app, leases) = (&scene.app, &scene.watch.leases_table);
+        app.run("insert into orders select i, 'a' from generate_series(1, 20000) i")
+            .await;
+        scene.all(10_000).await;
+        app.run(&format!("vacuum {leases}")).await;
+        app.run(&format!(
+            "vacuum changefeed.changes_{}",
+            scene.watch.table_id
+        ))
+        .await;
+        let began = Instant::now();
+        for note in ["b", "c"] {
+            app.run(&format!("update orders set note = '{note}'")).await;
+            for _ in 0..3 {
+                let batch = scene.take("me", &quick()).await.unwrap();
+                assert_eq!(scene.settle(&batch, BatchOutcome::Released).await, 100);
+            }
+        }
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(20), "{took:?}");
+        // What was given back is tried first, and may be handed over once more with its newer change.
+        let handed = scene.all(10_000).await.concat().len();
+        assert!((20_000..=20_100).contains(&handed), "{handed}");
+    });
+}

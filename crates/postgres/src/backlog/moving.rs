@@ -16,10 +16,27 @@ const ALL: usize = 1_000_000;
 /// the table's lock for long.
 pub(super) const CHUNK: usize = 10_000;
 
+/// Which changes to move, as conditions that an index serves.
+pub(super) struct Range {
+    /// Of transactions that began later than those we have seen.
+    later: String,
+    /// Of transactions that were at work when we last looked, and are not any more.
+    finished: String,
+}
+
+impl Range {
+    fn all() -> Range {
+        Range {
+            later: "true".to_owned(),
+            finished: "false".to_owned(),
+        }
+    }
+}
+
 impl Backlog {
     /// Moves all changes, within a transaction that holds the table's lock.
     pub(crate) async fn move_all(&self, client: &impl GenericClient) -> Result<()> {
-        let sql = self.move_sql("true", ALL);
+        let sql = self.move_sql(&Range::all(), ALL);
         loop {
             let row = client.query_one(&sql, &[]).await.map_err(db)?;
             if usize::try_from(row.get::<_, i64>(1)).is_ok_and(|moved| moved < ALL) {
@@ -29,7 +46,7 @@ impl Backlog {
     }
 
     /// Moves up to so many changes.
-    pub(super) fn move_sql(&self, range: &str, chunk: usize) -> String {
+    pub(super) fn move_sql(&self, range: &Range, chunk: usize) -> String {
         let tracked = &self.tracked;
         fill(
             include_str!("../sql/watch_move.sql"),
@@ -53,33 +70,35 @@ impl Backlog {
                 ),
                 ("table_id", &tracked.table_id.to_string()),
                 ("generation", &self.generation.to_string()),
-                ("range", range),
+                ("range", &range.later),
+                ("finished", &range.finished),
                 ("chunk", &chunk.to_string()),
                 ("functions", &self.functions),
             ],
         )
     }
 
-    pub(super) fn range(seen: &Seen) -> String {
-        let Some(snapshot) = &seen.snapshot else {
+    /// What may not have been moved yet.
+    pub(super) fn range(seen: &Seen) -> Range {
+        let bound = "l.xid < pg_snapshot_xmax(pg_current_snapshot())";
+        match (&seen.snapshot, &seen.resume) {
             // A thorough look: also at what was written under another server's transaction ids.
-            return match &seen.resume {
-                Some((xid, version)) => format!("(l.xid, l.version) > ('{xid}'::xid8, {version})"),
-                None => "true".to_owned(),
-            };
-        };
-        match &seen.resume {
-            Some((xid, version)) => format!(
-                "(l.xid, l.version) > ('{xid}'::xid8, {version}) \
-                 and l.xid < pg_snapshot_xmax(pg_current_snapshot())"
-            ),
-            // Transactions that were at work then and are not any more, and all later ones.
-            None => format!(
-                "(l.xid >= pg_snapshot_xmax('{snapshot}'::pg_snapshot) \
-                  and l.xid < pg_snapshot_xmax(pg_current_snapshot()) \
-                  or l.xid = any(array(select x from pg_snapshot_xip('{snapshot}'::pg_snapshot) x \
-                       where pg_visible_in_snapshot(x, pg_current_snapshot()))))"
-            ),
+            (None, None) => Range::all(),
+            (None, Some((xid, version))) => Range {
+                later: format!("(l.xid, l.version) > ('{xid}'::xid8, {version})"),
+                finished: "false".to_owned(),
+            },
+            (Some(_), Some((xid, version))) => Range {
+                later: format!("(l.xid, l.version) > ('{xid}'::xid8, {version}) and {bound}"),
+                finished: "false".to_owned(),
+            },
+            (Some(snapshot), None) => Range {
+                later: format!("l.xid >= pg_snapshot_xmax('{snapshot}'::pg_snapshot) and {bound}"),
+                finished: format!(
+                    "l.xid = any(array(select x from pg_snapshot_xip('{snapshot}'::pg_snapshot) x \
+                     where pg_visible_in_snapshot(x, pg_current_snapshot())))"
+                ),
+            },
         }
     }
 

@@ -41,17 +41,11 @@ impl Backlog {
 
     async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
         let tracked = &self.tracked;
-        let first = tracked.key.first().ok_or_else(unexpected)?;
-        let gone = format!(
-            "(changefeed_row.{} is null or q._changefeed_operation >= 2)",
-            first.sql()
-        );
         let sql = format!("select {PLANNER};")
             + &fill(
                 include_str!("../sql/watch_rows.sql"),
                 &[
                     ("leases", &self.leases),
-                    ("gone", &gone),
                     (
                         "key_item",
                         &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),

@@ -12,7 +12,7 @@ added as (
     insert into changefeed.{leases} ({keys}, _changefeed_change_version, _changefeed_operation)
     select {p_k}, (select nextval('changefeed.change_version')) + p.place, 0
     from picked p
-    where not exists (select from changefeed.{leases} q where {same_key})
+    where (select q.ctid from changefeed.{leases} q where {same_key}) is null
 ),
 kept as (
     update changefeed.watch w

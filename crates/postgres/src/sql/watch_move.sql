@@ -1,12 +1,23 @@
 -- Moves committed changes to the backlogs of all functions that watch the table. The table's lock
 -- is held since before this statement's snapshot.
-with scanned as materialized (
-    select l.ctid as place, l.xid, {log_keys}, l.version, l.op
-    from changefeed.{log} l
-    where (select t.generation from changefeed.watched_table t where t.table_id = {table_id})
-          = {generation}
-      and {range}
-    order by l.xid, l.version
+with known as materialized (
+    select t.generation = {generation} as all_functions
+    from changefeed.watched_table t where t.table_id = {table_id}
+),
+-- Two scans instead of one with an OR, which would read the whole index.
+scanned as materialized (
+    select c.* from (
+        (select l.ctid as place, l.xid, {log_keys}, l.version, l.op
+         from changefeed.{log} l
+         where (select k.all_functions from known k) and {range}
+         order by l.xid, l.version limit {chunk})
+        union all
+        (select l.ctid as place, l.xid, {log_keys}, l.version, l.op
+         from changefeed.{log} l
+         where (select k.all_functions from known k) and {finished}
+         order by l.xid, l.version limit {chunk})
+    ) c
+    order by c.xid, c.version
     limit {chunk}
 ),
 moved as (
