@@ -120,7 +120,7 @@ from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id)
 create function changefeed.track_truncate() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    execute format('insert into changefeed.%I (op, raw) select 2, (%s) from %s r', tg_argv[0],
+    execute format('insert into changefeed.%I (_changefeed_operation, _changefeed_raw) select 2, (%s) from %s r', tg_argv[0],
                    replace(changefeed.key_query(tg_relid), '($1)', '(r)'), tg_relid::regclass);
     return null;
 exception when others then

@@ -242,7 +242,7 @@ impl PostgresStore {
         let client = self.client().await?;
         let tracked = Tracked::load(&**client, watch.table_id, &watch.name).await?;
         let sql = format!(
-            "select (select row_to_json(changefeed_key)::text from (select {}) changefeed_key), \
+            "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
                q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \

@@ -420,7 +420,7 @@ fn changes_under_transaction_ids_of_another_server_are_seen() {
         scene
             .app
             .run(&format!(
-                "update changefeed.changes_{} set xid = '4611686018427387904'",
+                "update changefeed.changes_{} set _changefeed_xid = '4611686018427387904'",
                 scene.watch.table_id
             ))
             .await;
@@ -482,5 +482,64 @@ fn statistics_of_an_empty_backlog_do_not_make_moves_quadratic() {
         // What was given back is tried first, and may be handed over once more with its newer change.
         let handed = scene.all(10_000).await.concat().len();
         assert!((20_000..=20_100).contains(&handed), "{handed}");
+    });
+}
+
+/// Transaction ids are no order of changes: one that began first may change a key last.
+#[test]
+fn an_early_transaction_that_changes_a_key_last_decides() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table elsewhere (x integer); insert into orders values (1, 'old')")
+            .await;
+        scene.all(100).await;
+        let early = scene.backend.session().await;
+        early.run("begin; insert into elsewhere values (1)").await;
+        app.run("delete from orders").await;
+        early
+            .run("insert into orders select i, 'new' from generate_series(1, 10500) i; commit")
+            .await;
+        // In another process, which knows nothing yet and moves in chunks.
+        let store = scene.backend.store().await;
+        let settings = WatchSettings {
+            batch: 10_000,
+            ..quick()
+        };
+        let changes = take_all(&*store, &scene.watch, &settings).await.concat();
+        assert_eq!(changes.len(), 10_500);
+        let first: Vec<_> = changes.iter().filter(|c| c.1["id"] == 1).collect();
+        assert_eq!(first, [&(Update, json!({"id": 1, "note": "new"}))]);
+        // A delete that comes late, after the row was handed over, is none.
+        app.run(&format!(
+            "insert into changefeed.changes_{} (id, _changefeed_operation) values (1, 2)",
+            scene.watch.table_id
+        ))
+        .await;
+        assert_eq!(
+            scene.all(100).await,
+            [[(Update, json!({"id": 1, "note": "new"}))]]
+        );
+    });
+}
+
+/// Names of ours must not be in the way of the application's.
+#[test]
+fn keys_may_be_called_like_columns_of_ours() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table named (id integer, version integer, op integer, xid integer, raw text, \
+               changefeed_row text, primary key (id, version, op, xid, raw, changefeed_row))",
+        )
+        .await;
+        let watch = scene.store.open_watch(&spec("n", "named")).await.unwrap();
+        app.run("insert into named values (1, 2, 3, 4, 'r', 'c')")
+            .await;
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row =
+            json!({"id": 1, "version": 2, "op": 3, "xid": 4, "raw": "r", "changefeed_row": "c"});
+        assert_eq!(all().await, [(Insert, row.clone())]);
+        app.run("delete from named").await;
+        assert_eq!(all().await, [(Delete, row)]);
     });
 }

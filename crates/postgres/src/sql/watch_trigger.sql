@@ -28,15 +28,15 @@ begin
         end if;
     end;
     if tg_op operator(pg_catalog.=) 'INSERT' then
-        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 0, new_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 0, new_raw);
     elsif tg_op operator(pg_catalog.=) 'DELETE' then
-        insert into changefeed.{log} ({keys}, op, raw) values ({old}, 2, old_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({old}, 2, old_raw);
     -- By their bytes: the equality of somebody's own type is somebody's own function.
     elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
-        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 1, new_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 1, new_raw);
     else
         -- A row that moved to another key is gone from the old one.
-        insert into changefeed.{log} ({keys}, op, raw)
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw)
         values ({old}, 2, old_raw), ({new}, 0, new_raw);
     end if;
     return null;
