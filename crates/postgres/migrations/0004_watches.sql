@@ -38,7 +38,9 @@ create table changefeed.watched_table (
     generation bigint not null default 1,
     -- The primary key that the tables of this table were made for.
     key        text[] not null,
-    key_types  text[] not null
+    -- With the types that they have in our tables, and their numbers.
+    key_types  text[] not null,
+    key_places smallint[] not null
 );
 
 create table changefeed.watch (

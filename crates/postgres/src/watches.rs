@@ -272,42 +272,26 @@ impl PostgresStore {
     /// Puts existing rows into the backlog of a function that begins with them. Goes on where
     /// it was cut off.
     async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
-        let key = &tracked.key;
-        let resume = join(key, ", ", |n, c| {
-            format!("(state.loaded_to->>{})::{}", n - 1, c.declared)
-        });
-        let sql = fill(
-            include_str!("sql/watch_load.sql"),
-            &[
-                ("leases", leases),
-                ("name", &quote::literal(watch.name.as_str())),
-                ("table", &tracked.table.sql),
-                (
-                    "t_as_k",
-                    &join(key, ", ", |n, c| format!("t.{} as k{n}", c.sql())),
-                ),
-                ("t_keys", &tracked.keys("t.")),
-                (
-                    "resume",
-                    &format!(
-                        "state.loaded_to is null or ({}) > ({resume})",
-                        tracked.keys("t.")
-                    ),
-                ),
-                ("chunk", &LOAD.to_string()),
-                ("keys", &tracked.keys("")),
-                ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
-                ("p_texts", &join(key, ", ", |n, _| format!("p.k{n}::text"))),
-                (
-                    "same_key",
-                    &join(key, " and ", |n, c| format!("q.{} = p.k{n}", c.sql())),
-                ),
-            ],
-        );
         loop {
             let mut client = self.client().await?;
             let transaction = client.transaction().await.map_err(db)?;
             lock_table(&*transaction, watch.table_id).await?;
+            // Nobody alters it from here on, and it is read as it is now.
+            let lock = format!(
+                "set local search_path = pg_catalog, pg_temp; set local row_security = off; \
+                 lock table {} in access share mode",
+                tracked.table.sql
+            );
+            transaction.batch_execute(&lock).await.map_err(db)?;
+            let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
+            if now.key != tracked.key {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!("the key of {} was altered meanwhile", watch.table),
+                )
+                .advise("start the watch again: it goes on where it was"));
+            }
+            let sql = load_sql(watch, &now, leases);
             let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
             transaction.commit().await.map_err(db)?;
             if !more {
@@ -315,6 +299,41 @@ impl PostgresStore {
             }
         }
     }
+}
+
+/// The statement that loads the next existing rows.
+fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
+    let key = &tracked.key;
+    let resume = tracked.is_behind("t", |n| {
+        format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)
+    });
+    fill(
+        include_str!("sql/watch_load.sql"),
+        &[
+            ("leases", leases),
+            ("name", &quote::literal(watch.name.as_str())),
+            ("table", &tracked.table.sql),
+            (
+                "t_as_k",
+                &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
+            ),
+            ("t_keys", &tracked.keys("t.")),
+            ("resume", &format!("state.loaded_to is null or {resume}")),
+            ("chunk", &LOAD.to_string()),
+            ("keys", &tracked.keys("")),
+            ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
+            (
+                "p_texts",
+                &join(key, ", ", |n, _| format!("format('%s', p.k{n})")),
+            ),
+            (
+                "same_key",
+                &join(key, " and ", |n, c| {
+                    format!("q.{} operator(pg_catalog.=) p.k{n}", c.sql())
+                }),
+            ),
+        ],
+    )
 }
 
 /// Registers a function, if it is new, and makes its tables, if they are missing. The table's lock

@@ -543,3 +543,168 @@ fn keys_may_be_called_like_columns_of_ours() {
         assert_eq!(all().await, [(Delete, row)]);
     });
 }
+
+/// Casts and operators of somebody's own type are somebody's own functions: neither the trigger nor
+/// a worker calls one, or it would run with their rights.
+#[test]
+fn nothing_of_the_owner_of_a_table_runs_with_our_rights() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create type e as enum ('1', '2', '3'); create table who (what text); \
+             create function spy_int(e) returns integer language plpgsql as \
+               $$ begin insert into who values ('int'); return 1; end $$; \
+             create function spy_text(e) returns text language plpgsql as \
+               $$ begin insert into who values ('text'); return '1'; end $$; \
+             create function spy_read(text) returns e language plpgsql as \
+               $$ begin insert into who values ('read'); return '1'; end $$; \
+             create function spy_json(e) returns json language plpgsql as \
+               $$ begin insert into who values ('json'); return '1'; end $$; \
+             create function spy_equal(e, e) returns boolean language plpgsql as \
+               $$ begin insert into who values ('equal'); return true; end $$; \
+             create function format(text, e) returns text language plpgsql as \
+               $$ begin insert into who values ('format'); return '1'; end $$; \
+             create cast (e as integer) with function spy_int(e) as assignment; \
+             create cast (e as text) with function spy_text(e) as assignment; \
+             create cast (text as e) with function spy_read(text) as assignment; \
+             create cast (e as json) with function spy_json(e); \
+             create operator = (leftarg = e, rightarg = e, function = spy_equal); \
+             create operator > (leftarg = e, rightarg = e, function = spy_equal); \
+             create table kept (id e primary key, v e, vs e[]); \
+             insert into kept values ('1', '2', '{3}'), ('2', '3', '{}')",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("k", "kept")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let one = json!({"id": "1", "v": "2", "vs": ["3"]});
+        assert_eq!(
+            all().await,
+            [
+                (Insert, one.clone()),
+                (Insert, json!({"id": "2", "v": "3", "vs": []}))
+            ]
+        );
+        app.run("update kept set v = '1' where id operator(pg_catalog.=) '2'")
+            .await;
+        app.run("update kept set id = '3' where id operator(pg_catalog.=) '1'")
+            .await;
+        assert_eq!(
+            all().await,
+            [
+                (Update, json!({"id": "2", "v": "1", "vs": []})),
+                (Delete, json!({"id": "1"})),
+                (Insert, json!({"id": "3", "v": "2", "vs": ["3"]}))
+            ]
+        );
+        app.run("truncate kept").await;
+        assert_eq!(all().await.len(), 2);
+        // A type that changes behind the back of the trigger and of a worker.
+        app.run("insert into orders values (1, 'a')").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+        app.run("update orders set note = '1'").await;
+        app.run(
+            "alter table orders alter column note type e \
+               using case note when '1' then '1'::e else '2'::e end",
+        )
+        .await;
+        app.run(
+            "alter table orders alter column id type e \
+               using case id when 1 then '1'::e else '2'::e end",
+        )
+        .await;
+        app.run("insert into orders values ('2', '3'); delete from orders where id operator(pg_catalog.=) '1'::e")
+            .await;
+        let settings = quick();
+        let take = changefeed_core::Take {
+            owner: "me",
+            settings: &settings,
+        };
+        let stopped = scene.store.take(&scene.watch, take).await.unwrap_err();
+        assert_eq!(stopped.kind(), Kind::NotFound, "{stopped:?}");
+        let again = WatchSpec {
+            table: TableName::unqualified("orders"),
+            ..changefeed_testkit::watching::spec("f", "orders")
+        };
+        let watch = scene.store.open_watch(&again).await.unwrap();
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert!(
+            changes.contains(&(Insert, json!({"id": "2", "note": "3"}))),
+            "{changes:?}"
+        );
+        assert_eq!(
+            app.value("select coalesce(string_agg(distinct what, ','), '') from who")
+                .await,
+            ""
+        );
+    });
+}
+
+/// Columns that an index only includes are no part of the key.
+#[test]
+fn included_columns_are_not_part_of_the_key() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table including (id integer, note json, v integer, primary key (id) include (v))",
+        )
+        .await;
+        let watch = scene
+            .store
+            .open_watch(&spec("i", "including"))
+            .await
+            .unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        app.run("insert into including values (1, null, null), (2, null, 1)")
+            .await;
+        assert_eq!(all().await.len(), 2);
+        app.run("update including set v = 2 where id = 2").await;
+        assert_eq!(
+            all().await,
+            [(Update, json!({"id": 2, "note": null, "v": 2}))]
+        );
+        app.run("truncate including").await;
+        assert_eq!(
+            all().await,
+            [(Delete, json!({"id": 1})), (Delete, json!({"id": 2}))]
+        );
+    });
+}
+
+/// Another column is not the same one under another name.
+#[test]
+fn a_key_that_moved_to_another_column_is_refused() {
+    scene(async |scene| {
+        scene
+            .app
+            .run("alter table orders drop constraint orders_pkey, add primary key (note)")
+            .await;
+        let error = scene
+            .store
+            .open_watch(&spec("f", "orders"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error:?}");
+        assert!(error.message().contains("another than when"), "{error:?}");
+    });
+}
+
+/// A worker that knows the table as it was must not hand over rows as they were.
+#[test]
+fn added_columns_are_handed_over_at_once() {
+    scene(async |scene| {
+        scene.app.run("insert into orders values (1, 'a')").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+        scene
+            .app
+            .run("alter table orders add more integer default 7; update orders set note = 'b'")
+            .await;
+        assert_eq!(
+            scene.all(100).await,
+            [[(Update, json!({"id": 1, "note": "b", "more": 7}))]]
+        );
+    });
+}

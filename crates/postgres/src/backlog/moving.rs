@@ -147,7 +147,7 @@ pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
                 (
                     "same_key",
                     &join(&tracked.key, " and ", |k, c| {
-                        format!("q.{} = n.k{k}", c.sql())
+                        format!("q.{} operator(pg_catalog.=) n.k{k}", c.sql())
                     }),
                 ),
                 ("keys", &tracked.keys("")),

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use super::message::{send, unexpected};
 use super::{Backlog, Leased, PLANNER};
+use crate::quote;
 use crate::template::fill;
 use crate::tracking::join;
 
@@ -51,10 +52,13 @@ impl Backlog {
                         &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
                     ),
                     ("table", &tracked.table.sql),
+                    ("table_oid", &tracked.table.oid.to_string()),
+                    ("signature", &quote::literal(&self.signature)),
+                    ("row_columns", &self.row_columns),
                     (
                         "row_key",
                         &join(&tracked.key, " and ", |_, c| {
-                            format!("changefeed_row.{0} = q.{0}", c.sql())
+                            c.is_equal("changefeed_row", &format!("q.{}", c.sql()))
                         }),
                     ),
                     ("from", &leased.versions.0.to_string()),
@@ -67,11 +71,18 @@ impl Backlog {
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
             let mut columns = row.into_iter().flatten();
-            let (Some(version), Some(operation), Some(item)) =
-                (columns.next(), columns.next(), columns.next())
-            else {
+            let (Some(same), Some(version), Some(operation), Some(item)) = (
+                columns.next(),
+                columns.next(),
+                columns.next(),
+                columns.next(),
+            ) else {
                 return Err(unexpected());
             };
+            if same != "t" {
+                // Read anew at the next attempt, which follows at once.
+                return Err(Error::not_found("the table was altered"));
+            }
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
             changes.push(RowChange {
                 operation: RowOperation::from_number(number(operation)?)?,

@@ -1,7 +1,13 @@
 -- The rows of a batch, as they are now. One that is gone by now is a delete already; one that is
 -- there is no delete, unless its newer change waits to be handed over afterwards. A subquery per row
 -- instead of a join, for the reason told in watch_move_function.sql.
-select b.version,
+--
+-- The columns are only looked at while they are what they were: somebody's own type may have casts
+-- that are anybody's functions.
+with known as materialized (
+    select changefeed.table_signature({table_oid}) = {signature} as same
+)
+select (select k.same from known k), b.version,
        case when b.item is null or b.operation >= 2 and b.newer is not null then 2
             when b.operation < 2 then b.operation
             else 3 - b.operation end,
@@ -10,8 +16,10 @@ select b.version,
 from (
     select q._changefeed_change_version as version, q._changefeed_operation as operation,
            q._changefeed_newer_operation as newer,
-           (select row_to_json(changefeed_row.*)::text from {table} changefeed_row
-            where {row_key} limit 1) as item,
+           case when (select k.same from known k) then
+               (select (select row_to_json(changefeed_item.*)::text
+                        from (select {row_columns}) changefeed_item)
+                from {table} changefeed_row where {row_key} limit 1) end as item,
            (select row_to_json(changefeed_key.*)::text
             from (select {key_item}) changefeed_key) as key_item
     from changefeed.{leases} q

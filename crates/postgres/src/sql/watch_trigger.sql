@@ -8,10 +8,18 @@ declare
     new_raw pg_catalog.jsonb;
 begin
     begin
+        -- Before anything is assigned: an assignment of another type would be a cast, which may be
+        -- anybody's function, and would run with our rights.
         if tg_op operator(pg_catalog.<>) 'INSERT' then
+            if {old_altered} then
+                raise exception 'altered';
+            end if;
             {take_old}
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
+            if {new_altered} then
+                raise exception 'altered';
+            end if;
             {take_new}
         end if;
     exception when others then
