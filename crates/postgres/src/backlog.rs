@@ -21,16 +21,16 @@ use moving::{CHUNK, functions_sql};
 
 use crate::error::db;
 use crate::template::fill;
-use crate::tracking::{Tracked, leases_name, lock};
+use crate::tracking::{Tracked, begin, leases_name, lock};
 use crate::{PostgresStore, quote};
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
 /// look like deleted ones; and plans that are right whatever the statistics say: our tables change too fast for them.
-const PLANNER: &str = "set_config('enable_hashjoin', 'off', true), \
-     set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true), \
-     set_config('enable_bitmapscan', 'off', true), \
-     set_config('search_path', 'pg_catalog, pg_temp', true), \
-     set_config('row_security', 'off', true)";
+const PLANNER: &str = "pg_catalog.set_config('enable_hashjoin', 'off', true), \
+     pg_catalog.set_config('enable_mergejoin', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true), \
+     pg_catalog.set_config('enable_bitmapscan', 'off', true), \
+     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), \
+     pg_catalog.set_config('row_security', 'off', true)";
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
@@ -84,7 +84,7 @@ struct Seen {
 
 impl PostgresStore {
     /// The backlog of a watch, as this process knows it.
-    pub(crate) async fn backlog(&self, client: &Object, watch: &Watch) -> Result<Arc<Backlog>> {
+    pub(crate) async fn backlog(&self, client: &mut Object, watch: &Watch) -> Result<Arc<Backlog>> {
         let known = {
             let backlogs = self.inner.backlogs.0.lock();
             let backlogs = backlogs.unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,9 @@ impl PostgresStore {
         if let Some(backlog) = known {
             return Ok(backlog);
         }
-        let backlog = Arc::new(Backlog::load(&***client, watch).await?);
+        let transaction = begin(client).await?;
+        let backlog = Arc::new(Backlog::load(&*transaction, watch).await?);
+        transaction.commit().await.map_err(db)?;
         let mut backlogs = self
             .inner
             .backlogs
@@ -112,8 +114,8 @@ impl PostgresStore {
         act: impl AsyncFnOnce(&Object, &Backlog) -> Result<T>,
     ) -> Result<T> {
         let done = async {
-            let client = self.client().await?;
-            let backlog = self.backlog(&client, watch).await?;
+            let mut client = self.client().await?;
+            let backlog = self.backlog(&mut client, watch).await?;
             act(&client, &backlog).await
         };
         done.await.inspect_err(|_| {
@@ -186,8 +188,8 @@ impl Backlog {
 
     /// The beginning of every message that writes.
     fn locked(&self) -> String {
-        // Two statements: what follows must not have a snapshot from before the lock.
-        format!("select {}; select {PLANNER};", lock(self.tracked.table_id))
+        // Statements of their own: what follows must not have a snapshot from before the lock.
+        format!("select {PLANNER}; select {};", lock(self.tracked.table_id))
     }
 
     /// What leases the rows that were chosen before.
@@ -308,7 +310,7 @@ impl Backlog {
             known.thorough = batch.is_none().then(Instant::now);
         });
         match batch {
-            Some(leased) => self.rows(client, leased).await.map(Some),
+            Some(leased) => self.rows(client, leased, take.settings).await.map(Some),
             None => Ok(None),
         }
     }
@@ -364,7 +366,7 @@ impl Backlog {
             known.busy = more || leased.as_ref().is_some_and(|l| l.rows >= batch);
         });
         match leased {
-            Some(leased) => self.rows(client, leased).await.map(Some),
+            Some(leased) => self.rows(client, leased, take.settings).await.map(Some),
             None => Ok(None),
         }
     }

@@ -2,6 +2,7 @@
 //! `migrations/0004_watches.sql` tells how it works.
 
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
+use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -583,6 +584,17 @@ pub(crate) fn dropped(name: &WatchName) -> Error {
 /// The lock that whoever writes to the backlogs of a table holds, as an expression.
 pub(crate) fn lock(table_id: i64) -> String {
     format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
+}
+
+/// Begins a transaction in which nothing is found but by its schema, and what is the server's: anybody
+/// may have made functions and operators in a schema of our search path that fit better.
+pub(crate) async fn begin(client: &mut Object) -> Result<Transaction<'_>> {
+    let transaction = client.transaction().await.map_err(db)?;
+    transaction
+        .batch_execute("set local search_path = pg_catalog, pg_temp")
+        .await
+        .map_err(db)?;
+    Ok(transaction)
 }
 
 /// Takes the lock for the rest of a transaction.

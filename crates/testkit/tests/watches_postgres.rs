@@ -708,3 +708,151 @@ fn added_columns_are_handed_over_at_once() {
         );
     });
 }
+
+/// What notes keys as texts must not write them as the session of the writer happens to.
+#[test]
+fn keys_are_noted_alike_whatever_the_writer_has_set() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table times (at timestamptz, f float8, primary key (at, f))")
+            .await;
+        let watch = scene.store.open_watch(&spec("t", "times")).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row = "insert into times values ('2026-01-05 10:00+00', 0.1::float8 + 0.2)";
+        app.run(row).await;
+        let key = all().await.remove(0).1;
+        let odd = scene.backend.session().await;
+        odd.run(
+            "set datestyle = 'SQL, DMY'; set extra_float_digits = 0; set timezone = 'Asia/Tokyo'",
+        )
+        .await;
+        odd.run("truncate times").await;
+        let status = scene.store.watch_status(&watch, 0).await.unwrap();
+        assert_eq!(status.unprocessed, 1);
+        assert_eq!(all().await, [(Delete, key)]);
+        // The same where the trigger no longer knows the columns.
+        odd.run("alter table times rename column f to g").await;
+        odd.run(row).await;
+        let watch = scene.store.open_watch(&spec("t", "times")).await.unwrap();
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!((changes.len(), changes[0].0), (1, Insert));
+        assert_eq!(changes[0].1["g"].to_string(), "0.30000000000000004");
+    });
+}
+
+/// Somebody cleans up by hand: the application goes on, and the next start makes all again.
+#[test]
+fn deleted_tables_of_ours_fail_no_write_and_are_made_again() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(&format!(
+            "drop table changefeed.changes_{}; drop table changefeed.global_state",
+            scene.watch.table_id
+        ))
+        .await;
+        app.run("insert into orders values (1, 'a')").await;
+        app.run("update orders set note = 'b'; truncate orders")
+            .await;
+        let watch = scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        app.run("insert into orders values (2, 'a')").await;
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!(changes, [(Insert, json!({"id": 2, "note": "a"}))]);
+    });
+}
+
+/// One bad row must not sink its batch, be it that it cannot even be read.
+#[test]
+fn a_row_that_cannot_be_read_is_parked_alone() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table large (id integer primary key, b bytea)")
+            .await;
+        let watch = scene.store.open_watch(&spec("l", "large")).await.unwrap();
+        app.run(
+            "insert into large values (1, 'x'), (3, 'z'); \
+             insert into large select 2, convert_to(repeat('x', 540000000), 'utf8')",
+        )
+        .await;
+        let settings = WatchSettings {
+            interval: Duration::from_millis(10),
+            ..quick()
+        };
+        let mut handed = Vec::new();
+        changefeed_testkit::backend::eventually_true("the bad row is parked", async || {
+            let take = changefeed_core::Take {
+                owner: "me",
+                settings: &settings,
+            };
+            if let Ok(Some(batch)) = scene.store.take(&watch, take).await {
+                handed.extend(batch.changes.iter().map(|c| c.item.get().to_owned()));
+                let done = BatchOutcome::Done;
+                let settled = scene.store.settle(&watch, &batch, &done, &settings).await;
+                settled.unwrap();
+            }
+            let status = scene.store.watch_status(&watch, 1).await.unwrap();
+            status.parked == 1 && status.unprocessed == 0
+        })
+        .await;
+        assert_eq!(handed.len(), 2, "{handed:?}");
+        let status = scene.store.watch_status(&watch, 1).await.unwrap();
+        assert_eq!(status.parked_changes[0].key.get(), "{\"id\":2}");
+    });
+}
+
+/// Whoever may create something in a schema that is searched before ours must not get our rights.
+#[test]
+fn functions_in_the_search_path_are_not_called() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table who (what text); \
+             create function public.nextval(text) returns bigint language plpgsql as $$ begin \
+               insert into public.who values ('nextval'); \
+               return pg_catalog.nextval($1::regclass); end $$; \
+             create function public.hashtextextended(text, integer) returns bigint \
+               language plpgsql as $$ begin \
+               insert into public.who values ('hash'); return 1; end $$; \
+             create table more (id integer primary key)",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("m", "more")
+        };
+        app.run("insert into more values (1)").await;
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        app.run("insert into more values (2); update more set id = 3 where id = 1")
+            .await;
+        let batch = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!(batch.len(), 3, "{batch:?}");
+        scene.store.watch_status(&watch, 1).await.unwrap();
+        scene.store.retry_parked(&watch).await.unwrap();
+        let beginning = changefeed_core::WatchFrom::Beginning;
+        scene.store.reset_watch(&watch, beginning).await.unwrap();
+        scene.store.drop_watch(&watch).await.unwrap();
+        assert_eq!(
+            app.value("select coalesce(string_agg(distinct what, ','), '') from who")
+                .await,
+            ""
+        );
+    });
+}
+
+/// With a key that is checked late, the last change of a key may be of another row.
+#[test]
+fn rows_that_swap_their_keys_are_there() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table swapped (id integer primary key deferrable, v integer)")
+            .await;
+        let watch = scene.store.open_watch(&spec("s", "swapped")).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        app.run("insert into swapped values (1, 1), (2, 2)").await;
+        all().await;
+        app.run("update swapped set id = 3 - id").await;
+        let mut changes = all().await;
+        changes.sort_by_key(|c| c.1["id"].as_i64());
+        let rows: Vec<_> = changes.into_iter().map(|c| c.1).collect();
+        assert_eq!(rows, [json!({"id": 1, "v": 2}), json!({"id": 2, "v": 1})]);
+    });
+}

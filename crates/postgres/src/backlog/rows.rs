@@ -15,7 +15,12 @@ use crate::tracking::join;
 impl Backlog {
     /// The rows of a batch. Not under the lock: a process that is stopped while it reads would
     /// keep it.
-    pub(super) async fn rows(&self, client: &Object, leased: Leased) -> Result<Batch> {
+    pub(super) async fn rows(
+        &self,
+        client: &Object,
+        leased: Leased,
+        settings: &WatchSettings,
+    ) -> Result<Batch> {
         let mut batch = Batch {
             generation: leased.generation,
             versions: leased.versions,
@@ -29,10 +34,16 @@ impl Backlog {
                 Ok(batch)
             }
             Err(error) => {
-                // Nobody else has to wait for the lease to end.
-                let settings = WatchSettings::default();
-                let released = self.settle(client, &batch, &BatchOutcome::Released, &settings);
-                if let Err(error) = released.await {
+                // A row that cannot be read must not keep the others: that was an attempt, and the
+                // next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
+                let outcome = match error.kind() {
+                    Kind::Database => BatchOutcome::Failed {
+                        error: format!("a row cannot be read: {error}"),
+                    },
+                    _ => BatchOutcome::Released,
+                };
+                let given_back = self.settle(client, &batch, &outcome, settings);
+                if let Err(error) = given_back.await {
                     tracing::debug!(%error, "a batch that could not be read was not given back");
                 }
                 Err(error)

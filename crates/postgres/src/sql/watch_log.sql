@@ -3,9 +3,9 @@
 create table changefeed.{log} (
     {columns},
     _changefeed_operation smallint not null,
-    _changefeed_order     bigint not null default nextval('changefeed.change_order'),
+    _changefeed_order     bigint not null default pg_catalog.nextval('changefeed.change_order'::pg_catalog.regclass),
     -- The top-level transaction, not xmin, which may be a savepoint's.
-    _changefeed_xid       xid8 not null default pg_current_xact_id(),
+    _changefeed_xid       xid8 not null default pg_catalog.pg_current_xact_id(),
     -- The key as texts, where the row no longer had the columns that the trigger knows.
     _changefeed_raw       jsonb
 );

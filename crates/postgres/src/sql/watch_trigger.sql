@@ -7,6 +7,12 @@ declare
     old_raw pg_catalog.jsonb;
     new_raw pg_catalog.jsonb;
 begin
+    -- Somebody has deleted it: that is no reason to fail the application's write.
+    if pg_catalog.to_regclass('changefeed.{log}') is null then
+        raise warning 'changefeed: a change of % is not noted: changefeed.{log} was deleted',
+            tg_relid::pg_catalog.regclass;
+        return null;
+    end if;
     begin
         -- Before anything is assigned: an assignment of another type would be a cast, which may be
         -- anybody's function, and would run with our rights.
@@ -27,12 +33,10 @@ begin
         -- application's write must not fail for that: find the key by the catalogue.
         {forget}
         if tg_op operator(pg_catalog.<>) 'INSERT' then
-            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
-                into old_raw using old;
+            old_raw := changefeed.row_key(tg_relid, old);
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
-            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
-                into new_raw using new;
+            new_raw := changefeed.row_key(tg_relid, new);
         end if;
     end;
     if tg_op operator(pg_catalog.=) 'INSERT' then
