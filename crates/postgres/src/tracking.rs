@@ -413,7 +413,33 @@ impl Tracked {
                 ("keys", &self.keys("")),
             ],
         );
-        client.batch_execute(&create).await.map_err(db)
+        client.batch_execute(&create).await.map_err(db)?;
+        self.grant_leases(client, leases).await
+    }
+
+    /// Whoever moves changes moves them for all functions, so that all who may take them from where
+    /// they are noted must be able to write to a new backlog, too.
+    async fn grant_leases(&self, client: &impl GenericClient, leases: &str) -> Result<()> {
+        let movers = client
+            .query(
+                "select r.rolname::text from pg_roles r \
+                 where r.rolname <> current_user and r.oid in ( \
+                   select c.relowner from pg_class c where c.oid = to_regclass($1) \
+                   union all \
+                   select a.grantee from pg_class c, aclexplode(c.relacl) a \
+                   where c.oid = to_regclass($1) and a.privilege_type = 'DELETE')",
+                &[&format!("changefeed.{}", self.log())],
+            )
+            .await
+            .map_err(db)?;
+        for mover in &movers {
+            let grant = format!(
+                "grant select, insert, update, delete on changefeed.{leases} to {}",
+                quote::identifier(mover.get(0))
+            );
+            client.batch_execute(&grant).await.map_err(db)?;
+        }
+        Ok(())
     }
 
     /// Brings our tables of this table to the names and types that its key has now.

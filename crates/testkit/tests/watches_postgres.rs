@@ -856,3 +856,58 @@ fn rows_that_swap_their_keys_are_there() {
         assert_eq!(rows, [json!({"id": 1, "v": 2}), json!({"id": 2, "v": 1})]);
     });
 }
+
+/// However large the rows are, an instance does not read all of a batch at once.
+#[test]
+fn a_batch_of_large_rows_is_cut() {
+    scene(async |scene| {
+        scene
+            .app
+            .run(
+                "insert into orders select i, repeat(md5(i::text), 200000) \
+                 from generate_series(1, 8) i",
+            )
+            .await;
+        let batch = scene.take("me", &quick()).await.unwrap();
+        let ids = |batch: &changefeed_core::Batch| batch.changes.len();
+        assert_eq!(ids(&batch), 2);
+        assert_eq!(scene.settle(&batch, BatchOutcome::Done).await, 2);
+        let rest = scene.all(100).await;
+        assert!(rest.iter().all(|batch| batch.len() <= 2));
+        assert_eq!(rest.concat().len(), 6);
+        assert!(rest.concat().iter().all(|c| c.0 == Insert));
+    });
+}
+
+/// Moving writes to the backlogs of all functions, whoever has made them.
+#[test]
+fn a_function_of_somebody_else_does_not_stop_a_worker() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("worker_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create role {role} login; grant usage on schema changefeed to {role}; \
+             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
+             grant usage on all sequences in schema changefeed to {role}; \
+             grant execute on all functions in schema changefeed to {role}; \
+             grant select on orders to {role}"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        scene
+            .store
+            .open_watch(&spec("second", "orders"))
+            .await
+            .unwrap();
+        app.run("insert into orders values (1, 'a')").await;
+        let worker: &dyn changefeed_core::Store = &store;
+        assert_eq!(take_all(worker, &scene.watch, &quick()).await.len(), 1);
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}

@@ -6,14 +6,8 @@
 -- that are anybody's functions.
 with known as materialized (
     select changefeed.table_signature({table_oid}) = {signature} as same
-)
-select (select k.same from known k), b.version,
-       case when b.item is null or b.operation >= 2 and b.newer is not null then 2
-            when b.operation < 2 then b.operation
-            else 3 - b.operation end,
-       case when b.operation >= 2 and b.newer is not null then b.key_item
-            else coalesce(b.item, b.key_item) end
-from (
+),
+found as materialized (
     select q._changefeed_change_version as version, q._changefeed_operation as operation,
            q._changefeed_newer_operation as newer,
            case when (select k.same from known k) then
@@ -25,5 +19,19 @@ from (
     from changefeed.{leases} q
     where q._changefeed_change_version between {from} and {to}
       and q._changefeed_lease_generation = {generation} and q._changefeed_parked_time is null
-) b
+),
+-- One row at least, and then as many as fit into a number of bytes.
+measured as (
+    select f.*, row_number() over (order by f.version) as place,
+           sum(octet_length(coalesce(f.item, f.key_item))) over (order by f.version) as bytes
+    from found f
+)
+select (select k.same from known k), b.version,
+       case when b.item is null or b.operation >= 2 and b.newer is not null then 2
+            when b.operation < 2 then b.operation
+            else 3 - b.operation end,
+       case when b.operation >= 2 and b.newer is not null then b.key_item
+            else coalesce(b.item, b.key_item) end
+from measured b
+where b.place = 1 or b.bytes <= {bytes}
 order by b.version
