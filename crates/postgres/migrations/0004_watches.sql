@@ -146,9 +146,22 @@ language plpgsql security definer
 set search_path = pg_catalog, pg_temp
 set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
 set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    key text;
 begin
-    execute format('insert into changefeed.%I (_changefeed_operation, _changefeed_raw) select 2, (%s) from %s r', tg_argv[0],
-                   replace(changefeed.key_query(tg_relid), '($1)', '(r)'), tg_relid::regclass);
+    select string_agg(format('pg_catalog.format(''%%s'', changefeed_row.%I)', a.attname), ', '
+                      order by k.place)
+    into key
+    from pg_index x
+    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
+    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
+    where x.indrelid = tg_relid and x.indisprimary and k.place <= x.indnkeyatts;
+    -- Tables that inherit from it have keys of their own.
+    execute format('insert into changefeed.%I (_changefeed_operation, _changefeed_raw) '
+                   'select 2, pg_catalog.jsonb_build_array(%s) from %s %s changefeed_row',
+                   tg_argv[0], key,
+                   (select 'only' from pg_class c where c.oid = tg_relid and c.relkind = 'r'),
+                   tg_relid::regclass);
     return null;
 exception when others then
     raise warning 'changefeed: the rows of % are truncated without a trace: %',

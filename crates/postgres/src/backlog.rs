@@ -22,6 +22,7 @@ use moving::{CHUNK, functions_sql};
 use crate::error::db;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, leases_name, lock};
+use crate::watches::deleted_state;
 use crate::{PostgresStore, quote};
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
@@ -152,7 +153,14 @@ impl Backlog {
         let generation = rows.first().map_or(0, |row| row.get(1));
         let functions: Vec<String> = rows.iter().filter_map(|row| row.get(0)).collect();
         if !functions.contains(&watch.function_id) {
-            return Err(watch.name.unknown());
+            let known = client
+                .query_opt(
+                    "select from changefeed.watch w where w.function_id = $1",
+                    &[&watch.function_id],
+                )
+                .await
+                .map_err(db)?;
+            return Err(known.map_or_else(|| watch.name.unknown(), |_| deleted_state(watch)));
         }
         Ok(Backlog {
             leases: leases_name(&watch.function_id, watch.table_id),

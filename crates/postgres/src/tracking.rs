@@ -105,10 +105,8 @@ impl Tracked {
             )
             .await
             .map_err(db)?;
-        let table = match row {
-            Some(row) => Table::load(client, row.get(0)).await?,
-            None => None,
-        };
+        let row = row.ok_or_else(|| name.unknown())?;
+        let table = Table::load(client, row.get(0)).await?;
         let table = table.ok_or_else(|| dropped(name))?;
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
@@ -180,6 +178,14 @@ impl Tracked {
             return Ok(());
         };
         Err(Error::new(Kind::Permission, problem).advise(advice))
+    }
+
+    /// The table in a query. Tables that inherit from it have keys of their own, and are not watched.
+    pub(crate) fn rows_of(&self) -> String {
+        match self.table.relkind.as_str() {
+            "r" => format!("only {}", self.table.sql),
+            _ => self.table.sql.clone(),
+        }
     }
 
     pub(crate) fn log(&self) -> String {

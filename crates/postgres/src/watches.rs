@@ -317,7 +317,7 @@ fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
         &[
             ("leases", leases),
             ("name", &quote::literal(watch.name.as_str())),
-            ("table", &tracked.table.sql),
+            ("table", &tracked.rows_of()),
             (
                 "t_as_k",
                 &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
@@ -534,10 +534,14 @@ async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> R
 
 fn missing_state(error: tokio_postgres::Error, watch: &Watch) -> Error {
     if is_undefined(&error) {
-        return Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-            .advise("it is made again when the watch is started");
+        return deleted_state(watch);
     }
     db(error)
+}
+
+pub(crate) fn deleted_state(watch: &Watch) -> Error {
+    Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
+        .advise("it is made again when the watch is started")
 }
 
 /// Says which table was waited for in vain.

@@ -911,3 +911,27 @@ fn a_function_of_somebody_else_does_not_stop_a_worker() {
             .await;
     });
 }
+
+/// Truncating finds the key whatever the columns are called, and only that of the table itself.
+#[test]
+fn truncated_rows_are_found_whatever_their_columns_are_called() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table odd (\"($1)\" integer primary key, r text, changefeed_row text); \
+             create table heir () inherits (odd); insert into heir values (1, 'h', 'h'); \
+             insert into odd values (1, 'a', 'b')",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("o", "odd")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row = json!({"($1)": 1, "r": "a", "changefeed_row": "b"});
+        assert_eq!(all().await, [(Insert, row)]);
+        app.run("truncate only odd").await;
+        assert_eq!(all().await, [(Delete, json!({"($1)": 1}))]);
+    });
+}

@@ -103,7 +103,7 @@ impl Backlog {
                     "key_item",
                     &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
                 ),
-                ("table", &tracked.table.sql),
+                ("table", &tracked.rows_of()),
                 ("table_oid", &tracked.table.oid.to_string()),
                 ("signature", &quote::literal(&self.signature)),
                 ("row_columns", &self.row_columns),
