@@ -746,7 +746,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
     from pg_index x
     cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
     join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-    where x.indrelid = source and x.indisprimary
+    where x.indrelid = source and x.indisprimary and k.place <= x.indnkeyatts
 $$;
 
 -- Consumers and backfills -----------------------------------------------------------------------

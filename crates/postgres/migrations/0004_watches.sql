@@ -38,7 +38,9 @@ create table changefeed.watched_table (
     generation bigint not null default 1,
     -- The primary key that the tables of this table were made for.
     key        text[] not null,
-    key_types  text[] not null
+    -- With the types that they have in our tables, and their numbers.
+    key_types  text[] not null,
+    key_places smallint[] not null
 );
 
 create table changefeed.watch (
@@ -98,8 +100,9 @@ begin
     into unprocessed, leased, parked, last_error;
     if log is not null then
         execute format(
-            'select $1 + count(*) from (
-                 select %1$s from %2$s
+            'select $1 + count(*) + (select count(*) from %2$s where _changefeed_raw is not null)
+             from (
+                 select %1$s from %2$s where _changefeed_raw is null
                  except select %1$s from %3$s where _changefeed_parked_time is null) n',
             keys, log, mine)
         into unprocessed using unprocessed;
@@ -113,15 +116,52 @@ select w.name, w.function_id, w.table_id, c.unprocessed, c.leased, c.parked, c.l
        (c.unprocessed + 999) / 1000 as suggested_workers
 from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c;
 
+-- Keys as texts --------------------------------------------------------------------------------------
+
+-- The key of a row, by the catalogue, in a form that does not depend on the writer's settings.
+create function changefeed.row_key(source regclass, changed anyelement) returns jsonb
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    key   jsonb;
+    query text := changefeed.key_query(source);
+begin
+    if query is not null then
+        execute query into key using changed;
+    end if;
+    return key;
+exception when others then
+    raise warning 'changefeed: a change of % is not noted: %', source, sqlerrm;
+    return null;
+end $$;
+
 -- Truncating ---------------------------------------------------------------------------------------
 
 -- Makes all rows of a table that is about to be truncated deleted ones. It finds the key by the
 -- catalogue, and a failure of it is a warning: the application's statement goes on.
 create function changefeed.track_truncate() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    key text;
 begin
-    execute format('insert into changefeed.%I (op, raw) select 2, (%s) from %s r', tg_argv[0],
-                   replace(changefeed.key_query(tg_relid), '($1)', '(r)'), tg_relid::regclass);
+    select string_agg(format('pg_catalog.format(''%%s'', changefeed_row.%I)', a.attname), ', '
+                      order by k.place)
+    into key
+    from pg_index x
+    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
+    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
+    where x.indrelid = tg_relid and x.indisprimary and k.place <= x.indnkeyatts;
+    -- Tables that inherit from it have keys of their own.
+    execute format('insert into changefeed.%I (_changefeed_operation, _changefeed_raw) '
+                   'select 2, pg_catalog.jsonb_build_array(%s) from %s %s changefeed_row',
+                   tg_argv[0], key,
+                   (select 'only' from pg_class c where c.oid = tg_relid and c.relkind = 'r'),
+                   tg_relid::regclass);
     return null;
 exception when others then
     raise warning 'changefeed: the rows of % are truncated without a trace: %',

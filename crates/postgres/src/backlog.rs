@@ -21,13 +21,17 @@ use moving::{CHUNK, functions_sql};
 
 use crate::error::db;
 use crate::template::fill;
-use crate::tracking::{Tracked, leases_name, lock};
+use crate::tracking::{Tracked, begin, leases_name, lock};
+use crate::watches::deleted_state;
 use crate::{PostgresStore, quote};
 
-/// Plans that are right whatever the statistics say: our tables change too fast for them.
-const PLANNER: &str = "set_config('enable_hashjoin', 'off', true), \
-     set_config('enable_mergejoin', 'off', true), set_config('enable_seqscan', 'off', true), \
-     set_config('enable_bitmapscan', 'off', true)";
+/// Nobody else's functions and operators; an error where rows are hidden from us, because they would
+/// look like deleted ones; and plans that are right whatever the statistics say: our tables change too fast for them.
+const PLANNER: &str = "pg_catalog.set_config('enable_hashjoin', 'off', true), \
+     pg_catalog.set_config('enable_mergejoin', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true), \
+     pg_catalog.set_config('enable_bitmapscan', 'off', true), \
+     pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), \
+     pg_catalog.set_config('row_security', 'off', true)";
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
@@ -48,6 +52,9 @@ impl Backlogs {
 /// A function's backlog, and how far this process has looked.
 pub(crate) struct Backlog {
     tracked: Tracked,
+    /// What the table's columns were when this was read, and how they become JSON.
+    signature: String,
+    row_columns: String,
     leases: String,
     function_id: String,
     /// Which functions the moving knows.
@@ -78,7 +85,7 @@ struct Seen {
 
 impl PostgresStore {
     /// The backlog of a watch, as this process knows it.
-    pub(crate) async fn backlog(&self, client: &Object, watch: &Watch) -> Result<Arc<Backlog>> {
+    pub(crate) async fn backlog(&self, client: &mut Object, watch: &Watch) -> Result<Arc<Backlog>> {
         let known = {
             let backlogs = self.inner.backlogs.0.lock();
             let backlogs = backlogs.unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +94,9 @@ impl PostgresStore {
         if let Some(backlog) = known {
             return Ok(backlog);
         }
-        let backlog = Arc::new(Backlog::load(&***client, watch).await?);
+        let transaction = begin(client).await?;
+        let backlog = Arc::new(Backlog::load(&*transaction, watch).await?);
+        transaction.commit().await.map_err(db)?;
         let mut backlogs = self
             .inner
             .backlogs
@@ -106,8 +115,8 @@ impl PostgresStore {
         act: impl AsyncFnOnce(&Object, &Backlog) -> Result<T>,
     ) -> Result<T> {
         let done = async {
-            let client = self.client().await?;
-            let backlog = self.backlog(&client, watch).await?;
+            let mut client = self.client().await?;
+            let backlog = self.backlog(&mut client, watch).await?;
             act(&client, &backlog).await
         };
         done.await.inspect_err(|_| {
@@ -118,6 +127,17 @@ impl PostgresStore {
 
 impl Backlog {
     pub(crate) async fn load(client: &impl GenericClient, watch: &Watch) -> Result<Backlog> {
+        // First: whoever alters the table while we read shows by another signature later.
+        let columns = client
+            .query_opt(
+                "select changefeed.table_signature(t.source), \
+                   changefeed.safe_columns(t.source, 'changefeed_row', null) \
+                 from changefeed.watched_table t where t.table_id = $1",
+                &[&watch.table_id],
+            )
+            .await
+            .map_err(db)?
+            .ok_or_else(|| watch.name.unknown())?;
         let tracked = Tracked::load(client, watch.table_id, &watch.name).await?;
         let rows = client
             .query(
@@ -133,12 +153,21 @@ impl Backlog {
         let generation = rows.first().map_or(0, |row| row.get(1));
         let functions: Vec<String> = rows.iter().filter_map(|row| row.get(0)).collect();
         if !functions.contains(&watch.function_id) {
-            return Err(watch.name.unknown());
+            let known = client
+                .query_opt(
+                    "select from changefeed.watch w where w.function_id = $1",
+                    &[&watch.function_id],
+                )
+                .await
+                .map_err(db)?;
+            return Err(known.map_or_else(|| watch.name.unknown(), |_| deleted_state(watch)));
         }
         Ok(Backlog {
             leases: leases_name(&watch.function_id, watch.table_id),
             function_id: watch.function_id.clone(),
             generation,
+            signature: columns.get(0),
+            row_columns: columns.get(1),
             functions: functions_sql(&tracked, &functions),
             tracked,
             seen: Mutex::new(Seen {
@@ -167,8 +196,8 @@ impl Backlog {
 
     /// The beginning of every message that writes.
     fn locked(&self) -> String {
-        // Two statements: what follows must not have a snapshot from before the lock.
-        format!("select {}; select {PLANNER};", lock(self.tracked.table_id))
+        // Statements of their own: what follows must not have a snapshot from before the lock.
+        format!("select {PLANNER}; select {};", lock(self.tracked.table_id))
     }
 
     /// What leases the rows that were chosen before.
@@ -289,7 +318,7 @@ impl Backlog {
             known.thorough = batch.is_none().then(Instant::now);
         });
         match batch {
-            Some(leased) => self.rows(client, leased).await.map(Some),
+            Some(leased) => self.rows(client, leased, take.settings).await.map(Some),
             None => Ok(None),
         }
     }
@@ -345,7 +374,7 @@ impl Backlog {
             known.busy = more || leased.as_ref().is_some_and(|l| l.rows >= batch);
         });
         match leased {
-            Some(leased) => self.rows(client, leased).await.map(Some),
+            Some(leased) => self.rows(client, leased, take.settings).await.map(Some),
             None => Ok(None),
         }
     }

@@ -2,6 +2,7 @@
 //! `migrations/0004_watches.sql` tells how it works.
 
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
+use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -13,17 +14,55 @@ use crate::{capture, quote};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KeyColumn {
     pub(crate) name: String,
-    /// The type as it is written, with its length.
-    pub(crate) declared: String,
-    /// The type beneath, by schema and name, without a length.
+    /// The number of the column in its table, and of its type.
+    place: i16,
+    type_oid: u32,
+    /// The type in our tables, without a length: the type beneath, by schema and name, if it is the
+    /// server's own, and otherwise text. Values of anybody's type are only ever written and read
+    /// by its output and input functions; its casts and operators may be anybody's functions, and
+    /// would run with our rights.
     pub(crate) type_sql: String,
+    /// The type beneath, where it is not the server's own.
+    foreign: Option<String>,
     /// Where it is not that of the type.
-    pub(crate) collation: Option<String>,
+    collation: Option<String>,
+    /// The operators of the key's index.
+    equal: String,
+    greater: String,
 }
 
 impl KeyColumn {
     pub(crate) fn sql(&self) -> String {
         quote::identifier(&self.name)
+    }
+
+    /// The value of a row's column as our tables have it.
+    pub(crate) fn ours(&self, row: &str) -> String {
+        let value = format!("{row}.{}", self.sql());
+        match &self.foreign {
+            None => value,
+            Some(_) => format!(
+                "case when pg_catalog.num_nulls({value}) operator(pg_catalog.=) 0 \
+                 then pg_catalog.format('%s', {value}) end"
+            ),
+        }
+    }
+
+    /// A value of our tables as the application's table has it.
+    pub(crate) fn theirs(&self, value: &str) -> String {
+        match &self.foreign {
+            None => value.to_owned(),
+            // Reads it by the type's input function.
+            Some(foreign) => format!(
+                "(select x.k from pg_catalog.jsonb_to_record(\
+                 pg_catalog.jsonb_build_object('k', {value})) as x(k {foreign}))"
+            ),
+        }
+    }
+
+    /// The condition that a row has the value of one of our tables.
+    pub(crate) fn is_equal(&self, row: &str, value: &str) -> String {
+        format!("{row}.{} {} {}", self.sql(), self.equal, self.theirs(value))
     }
 
     fn definition(&self) -> String {
@@ -66,10 +105,8 @@ impl Tracked {
             )
             .await
             .map_err(db)?;
-        let table = match row {
-            Some(row) => Table::load(client, row.get(0)).await?,
-            None => None,
-        };
+        let row = row.ok_or_else(|| name.unknown())?;
+        let table = Table::load(client, row.get(0)).await?;
         let table = table.ok_or_else(|| dropped(name))?;
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
@@ -83,11 +120,22 @@ impl Tracked {
             .map_err(db)?;
         let key = rows
             .iter()
-            .map(|row| KeyColumn {
-                name: row.get(0),
-                declared: row.get(1),
-                type_sql: row.get(2),
-                collation: row.get(3),
+            .map(|row| {
+                let (beneath, builtin): (String, bool) = (row.get(3), row.get(4));
+                let foreign = (!builtin).then(|| beneath.clone());
+                KeyColumn {
+                    name: row.get(0),
+                    place: row.get(1),
+                    type_oid: row.get(2),
+                    type_sql: match &foreign {
+                        Some(_) => "pg_catalog.text".to_owned(),
+                        None => beneath,
+                    },
+                    collation: row.get::<_, Option<String>>(5).filter(|_| builtin),
+                    foreign,
+                    equal: row.get(6),
+                    greater: row.get(7),
+                }
             })
             .collect();
         Ok(Tracked {
@@ -132,6 +180,14 @@ impl Tracked {
         Err(Error::new(Kind::Permission, problem).advise(advice))
     }
 
+    /// The table in a query. Tables that inherit from it have keys of their own, and are not watched.
+    pub(crate) fn rows_of(&self) -> String {
+        match self.table.relkind.as_str() {
+            "r" => format!("only {}", self.table.sql),
+            _ => self.table.sql.clone(),
+        }
+    }
+
     pub(crate) fn log(&self) -> String {
         format!("changes_{}", self.table_id)
     }
@@ -158,6 +214,32 @@ impl Tracked {
         self.key.iter().map(|c| c.name.clone()).collect()
     }
 
+    fn places(&self) -> Vec<i16> {
+        self.key.iter().map(|c| c.place).collect()
+    }
+
+    /// The condition that a row's key is behind the values.
+    pub(crate) fn is_behind(&self, row: &str, value: impl Fn(usize) -> String) -> String {
+        let key = &self.key;
+        if key.iter().all(|c| c.greater == key[0].greater) {
+            let columns = join(key, ", ", |_, c| format!("{row}.{}", c.sql()));
+            let values = join(key, ", ", |n, c| c.theirs(&value(n)));
+            return format!("({columns}) {} ({values})", key[0].greater);
+        }
+        key.iter()
+            .enumerate()
+            .rfold("false".to_owned(), |rest, (n, c)| {
+                let value = value(n + 1);
+                format!(
+                    "({row}.{} {} {} or {} and {rest})",
+                    c.sql(),
+                    c.greater,
+                    c.theirs(&value),
+                    c.is_equal(row, &value)
+                )
+            })
+    }
+
     fn types(&self) -> Vec<String> {
         self.key.iter().map(KeyColumn::definition_types).collect()
     }
@@ -166,23 +248,29 @@ impl Tracked {
     pub(crate) async fn ensure(&self, client: &impl GenericClient) -> Result<()> {
         let known = client
             .query_opt(
-                "select key, key_types from changefeed.watched_table where table_id = $1",
+                "select key, key_types, key_places from changefeed.watched_table where table_id = $1",
                 &[&self.table_id],
             )
             .await
             .map_err(db)?;
         match known {
-            Some(row) => self.adapt(client, &row.get(0), &row.get(1)).await?,
+            Some(row) => {
+                let places: Vec<i16> = row.get(2);
+                self.adapt(client, &row.get(0), &row.get(1), &places)
+                    .await?;
+            }
             None => {
                 client
                     .execute(
-                        "insert into changefeed.watched_table (table_id, source, key, key_types) \
-                         values ($1, $2::oid::regclass, $3, $4)",
+                        "insert into changefeed.watched_table \
+                           (table_id, source, key, key_types, key_places) \
+                         values ($1, $2::oid::regclass, $3, $4, $5)",
                         &[
                             &self.table_id,
                             &self.table.oid,
                             &self.names(),
                             &self.types(),
+                            &self.places(),
                         ],
                     )
                     .await
@@ -266,12 +354,31 @@ impl Tracked {
     fn trigger_function(&self) -> (String, String) {
         let each = |make: &dyn Fn(usize, &KeyColumn) -> String| join(&self.key, " ", make);
         let numbered = |alias: &str| join(&self.key, ", ", |n, _| format!("{alias}_{n}"));
-        let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {alias}.{};", c.sql()));
+        let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {};", c.ours(alias)));
+        let altered = |alias: &str| {
+            let known: Vec<String> = (self.key.iter())
+                .filter(|c| c.foreign.is_none())
+                .map(|c| {
+                    format!(
+                        "pg_catalog.pg_typeof({alias}.{})::pg_catalog.oid \
+                         operator(pg_catalog.<>) {}::pg_catalog.oid",
+                        c.sql(),
+                        c.type_oid
+                    )
+                })
+                .collect();
+            match known.as_slice() {
+                [] => "false".to_owned(),
+                known => known.join(" or "),
+            }
+        };
         let values = [
             (
                 "variables",
                 each(&|n, c| format!("old_{n} {0}; new_{n} {0};", c.type_sql)),
             ),
+            ("old_altered", altered("old")),
+            ("new_altered", altered("new")),
             ("take_old", take("old")),
             ("take_new", take("new")),
             (
@@ -312,7 +419,33 @@ impl Tracked {
                 ("keys", &self.keys("")),
             ],
         );
-        client.batch_execute(&create).await.map_err(db)
+        client.batch_execute(&create).await.map_err(db)?;
+        self.grant_leases(client, leases).await
+    }
+
+    /// Whoever moves changes moves them for all functions, so that all who may take them from where
+    /// they are noted must be able to write to a new backlog, too.
+    async fn grant_leases(&self, client: &impl GenericClient, leases: &str) -> Result<()> {
+        let movers = client
+            .query(
+                "select r.rolname::text from pg_roles r \
+                 where r.rolname <> current_user and r.oid in ( \
+                   select c.relowner from pg_class c where c.oid = to_regclass($1) \
+                   union all \
+                   select a.grantee from pg_class c, aclexplode(c.relacl) a \
+                   where c.oid = to_regclass($1) and a.privilege_type = 'DELETE')",
+                &[&format!("changefeed.{}", self.log())],
+            )
+            .await
+            .map_err(db)?;
+        for mover in &movers {
+            let grant = format!(
+                "grant select, insert, update, delete on changefeed.{leases} to {}",
+                quote::identifier(mover.get(0))
+            );
+            client.batch_execute(&grant).await.map_err(db)?;
+        }
+        Ok(())
     }
 
     /// Brings our tables of this table to the names and types that its key has now.
@@ -321,11 +454,14 @@ impl Tracked {
         client: &impl GenericClient,
         names: &Vec<String>,
         types: &Vec<String>,
+        places: &[i16],
     ) -> Result<()> {
-        if *names == self.names() && *types == self.types() {
+        let same_places = places == self.places();
+        if *names == self.names() && *types == self.types() && same_places {
             return Ok(());
         }
-        if names.len() != self.key.len() {
+        // Columns that were renamed keep their numbers; those of a restored table keep their names.
+        if names.len() != self.key.len() || !same_places && *names != self.names() {
             return Err(Error::invalid(format!(
                 "the primary key of {} is another than when it was first watched",
                 self.table.name
@@ -370,8 +506,9 @@ impl Tracked {
         client
             .execute(
                 "update changefeed.watched_table \
-                 set key = $2, key_types = $3, generation = generation + 1 where table_id = $1",
-                &[&self.table_id, &self.names(), &self.types()],
+                 set key = $2, key_types = $3, key_places = $4, generation = generation + 1 \
+                 where table_id = $1",
+                &[&self.table_id, &self.names(), &self.types(), &self.places()],
             )
             .await
             .map_err(db)?;
@@ -479,6 +616,17 @@ pub(crate) fn dropped(name: &WatchName) -> Error {
 /// The lock that whoever writes to the backlogs of a table holds, as an expression.
 pub(crate) fn lock(table_id: i64) -> String {
     format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
+}
+
+/// Begins a transaction in which nothing is found but by its schema, and what is the server's: anybody
+/// may have made functions and operators in a schema of our search path that fit better.
+pub(crate) async fn begin(client: &mut Object) -> Result<Transaction<'_>> {
+    let transaction = client.transaction().await.map_err(db)?;
+    transaction
+        .batch_execute("set local search_path = pg_catalog, pg_temp")
+        .await
+        .map_err(db)?;
+    Ok(transaction)
 }
 
 /// Takes the lock for the rest of a transaction.

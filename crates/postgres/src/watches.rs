@@ -6,13 +6,14 @@ use changefeed_core::{
     TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
     WatchStore, suggested_workers,
 };
+use deadpool_postgres::Object;
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::template::fill;
-use crate::tracking::{Tracked, exists, join, leases_name, lock_table};
+use crate::tracking::{Tracked, begin, dropped, exists, join, leases_name, lock_table};
 use crate::{PostgresStore, quote};
 
 /// Existing rows that are loaded at a time.
@@ -27,7 +28,8 @@ impl WatchStore for PostgresStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let mut client = self.client().await?;
         let function_id = spec.name.function_id();
-        let transaction = client.transaction().await.map_err(db)?;
+        let table = resolve(&client, &spec.table).await?;
+        let transaction = begin(&mut client).await?;
         transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
         let known = transaction
             .query_opt(
@@ -37,7 +39,7 @@ impl WatchStore for PostgresStore {
             )
             .await
             .map_err(db)?;
-        let mut tracked = Tracked::find(&*transaction, &spec.table).await?;
+        let mut tracked = Tracked::find(&*transaction, &table).await?;
         if let Some(row) = &known {
             let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
             if source != tracked.table.oid {
@@ -67,8 +69,9 @@ impl WatchStore for PostgresStore {
     }
 
     async fn watches(&self) -> Result<Vec<Watch>> {
-        let client = self.client().await?;
-        let rows = client
+        let mut client = self.client().await?;
+        let transaction = begin(&mut client).await?;
+        let rows = transaction
             .query(include_str!("sql/watches.sql"), &[])
             .await
             .map_err(db)?;
@@ -76,8 +79,9 @@ impl WatchStore for PostgresStore {
     }
 
     async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
-        let client = self.client().await?;
-        let row = client
+        let mut client = self.client().await?;
+        let transaction = begin(&mut client).await?;
+        let row = transaction
             .query_opt(
                 include_str!("sql/watch_status.sql"),
                 &[&watch.name.as_str()],
@@ -85,6 +89,7 @@ impl WatchStore for PostgresStore {
             .await
             .map_err(db)?
             .ok_or_else(|| watch.name.unknown())?;
+        transaction.commit().await.map_err(db)?;
         let (unprocessed, given_up): (i64, i64) = (row.get(0), row.get(2));
         let parked_changes = match given_up {
             0 => Vec::new(),
@@ -149,7 +154,7 @@ impl WatchStore for PostgresStore {
 
     async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
         let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
+        let transaction = begin(&mut client).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let sql = format!(
             "update {} set _changefeed_parked_time = null, _changefeed_attempt_count = 0, \
@@ -167,7 +172,7 @@ impl WatchStore for PostgresStore {
 
     async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
         let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
+        let transaction = begin(&mut client).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let tracked = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
@@ -193,7 +198,7 @@ impl WatchStore for PostgresStore {
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
+        let transaction = begin(&mut client).await?;
         transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
         lock_table(&*transaction, watch.table_id).await?;
         let gone = transaction
@@ -239,10 +244,11 @@ impl WatchStore for PostgresStore {
 
 impl PostgresStore {
     async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
-        let client = self.client().await?;
-        let tracked = Tracked::load(&**client, watch.table_id, &watch.name).await?;
+        let mut client = self.client().await?;
+        let client = begin(&mut client).await?;
+        let tracked = Tracked::load(&*client, watch.table_id, &watch.name).await?;
         let sql = format!(
-            "select (select row_to_json(changefeed_key)::text from (select {}) changefeed_key), \
+            "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
                q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
@@ -272,42 +278,25 @@ impl PostgresStore {
     /// Puts existing rows into the backlog of a function that begins with them. Goes on where
     /// it was cut off.
     async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
-        let key = &tracked.key;
-        let resume = join(key, ", ", |n, c| {
-            format!("(state.loaded_to->>{})::{}", n - 1, c.declared)
-        });
-        let sql = fill(
-            include_str!("sql/watch_load.sql"),
-            &[
-                ("leases", leases),
-                ("name", &quote::literal(watch.name.as_str())),
-                ("table", &tracked.table.sql),
-                (
-                    "t_as_k",
-                    &join(key, ", ", |n, c| format!("t.{} as k{n}", c.sql())),
-                ),
-                ("t_keys", &tracked.keys("t.")),
-                (
-                    "resume",
-                    &format!(
-                        "state.loaded_to is null or ({}) > ({resume})",
-                        tracked.keys("t.")
-                    ),
-                ),
-                ("chunk", &LOAD.to_string()),
-                ("keys", &tracked.keys("")),
-                ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
-                ("p_texts", &join(key, ", ", |n, _| format!("p.k{n}::text"))),
-                (
-                    "same_key",
-                    &join(key, " and ", |n, c| format!("q.{} = p.k{n}", c.sql())),
-                ),
-            ],
-        );
         loop {
             let mut client = self.client().await?;
-            let transaction = client.transaction().await.map_err(db)?;
+            let transaction = begin(&mut client).await?;
             lock_table(&*transaction, watch.table_id).await?;
+            // Nobody alters it from here on, and it is read as it is now.
+            let lock = format!(
+                "set local row_security = off; lock table {} in access share mode",
+                tracked.table.sql
+            );
+            transaction.batch_execute(&lock).await.map_err(db)?;
+            let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
+            if now.key != tracked.key {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!("the key of {} was altered meanwhile", watch.table),
+                )
+                .advise("start the watch again: it goes on where it was"));
+            }
+            let sql = load_sql(watch, &now, leases);
             let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
             transaction.commit().await.map_err(db)?;
             if !more {
@@ -315,6 +304,59 @@ impl PostgresStore {
             }
         }
     }
+}
+
+/// The statement that loads the next existing rows.
+fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
+    let key = &tracked.key;
+    let resume = tracked.is_behind("t", |n| {
+        format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)
+    });
+    fill(
+        include_str!("sql/watch_load.sql"),
+        &[
+            ("leases", leases),
+            ("name", &quote::literal(watch.name.as_str())),
+            ("table", &tracked.rows_of()),
+            (
+                "t_as_k",
+                &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
+            ),
+            ("t_keys", &tracked.keys("t.")),
+            ("resume", &format!("state.loaded_to is null or {resume}")),
+            ("chunk", &LOAD.to_string()),
+            ("keys", &tracked.keys("")),
+            ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
+            (
+                "p_texts",
+                &join(key, ", ", |n, _| format!("format('%s', p.k{n})")),
+            ),
+            (
+                "same_key",
+                &join(key, " and ", |n, c| {
+                    format!("q.{} operator(pg_catalog.=) p.k{n}", c.sql())
+                }),
+            ),
+        ],
+    )
+}
+
+/// The table that a name means, with its schema; the last thing that goes by our search path.
+async fn resolve(client: &Object, name: &TableName) -> Result<TableName> {
+    let row = client
+        .query_opt(
+            "select n.nspname::pg_catalog.text, c.relname::pg_catalog.text \
+             from pg_catalog.pg_class c join pg_catalog.pg_namespace n \
+               on n.oid operator(pg_catalog.=) c.relnamespace \
+             where c.oid operator(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid",
+            &[&quote::table(name)],
+        )
+        .await
+        .map_err(db)?;
+    Ok(row.map_or_else(
+        || name.clone(),
+        |row| TableName::qualified(row.get::<_, String>(0), row.get::<_, String>(1)),
+    ))
 }
 
 /// Registers a function, if it is new, and makes its tables, if they are missing. The table's lock
@@ -377,6 +419,12 @@ async fn register(
                  where table_id = $1",
                 &[&watch.table_id],
             )
+            .await
+            .map_err(db)?;
+    }
+    if !exists(client, "global_state").await? {
+        client
+            .batch_execute(include_str!("sql/watch_global_state.sql"))
             .await
             .map_err(db)?;
     }
@@ -468,9 +516,15 @@ fn raw(text: String) -> Result<Box<RawValue>> {
 /// What somebody is told whose function watches another table already.
 async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> Result<Error> {
     let row = client
-        .query_one("select $1::oid::regclass::text", &[&oid])
+        .query_opt(
+            "select c.oid::regclass::text from pg_class c where c.oid = $1",
+            &[&oid],
+        )
         .await
         .map_err(db)?;
+    let Some(row) = row else {
+        return Ok(dropped(name));
+    };
     Ok(Error::new(
         Kind::AlreadyExists,
         format!("watch '{name}' watches {} already", row.get::<_, String>(0)),
@@ -480,10 +534,14 @@ async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> R
 
 fn missing_state(error: tokio_postgres::Error, watch: &Watch) -> Error {
     if is_undefined(&error) {
-        return Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-            .advise("it is made again when the watch is started");
+        return deleted_state(watch);
     }
     db(error)
+}
+
+pub(crate) fn deleted_state(watch: &Watch) -> Error {
+    Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
+        .advise("it is made again when the watch is started")
 }
 
 /// Says which table was waited for in vain.

@@ -420,7 +420,7 @@ fn changes_under_transaction_ids_of_another_server_are_seen() {
         scene
             .app
             .run(&format!(
-                "update changefeed.changes_{} set xid = '4611686018427387904'",
+                "update changefeed.changes_{} set _changefeed_xid = '4611686018427387904'",
                 scene.watch.table_id
             ))
             .await;
@@ -482,5 +482,456 @@ fn statistics_of_an_empty_backlog_do_not_make_moves_quadratic() {
         // What was given back is tried first, and may be handed over once more with its newer change.
         let handed = scene.all(10_000).await.concat().len();
         assert!((20_000..=20_100).contains(&handed), "{handed}");
+    });
+}
+
+/// Transaction ids are no order of changes: one that began first may change a key last.
+#[test]
+fn an_early_transaction_that_changes_a_key_last_decides() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table elsewhere (x integer); insert into orders values (1, 'old')")
+            .await;
+        scene.all(100).await;
+        let early = scene.backend.session().await;
+        early.run("begin; insert into elsewhere values (1)").await;
+        app.run("delete from orders").await;
+        early
+            .run("insert into orders select i, 'new' from generate_series(1, 10500) i; commit")
+            .await;
+        // In another process, which knows nothing yet and moves in chunks.
+        let store = scene.backend.store().await;
+        let settings = WatchSettings {
+            batch: 10_000,
+            ..quick()
+        };
+        let changes = take_all(&*store, &scene.watch, &settings).await.concat();
+        assert_eq!(changes.len(), 10_500);
+        let first: Vec<_> = changes.iter().filter(|c| c.1["id"] == 1).collect();
+        assert_eq!(first, [&(Update, json!({"id": 1, "note": "new"}))]);
+        // A delete that comes late, after the row was handed over, is none.
+        app.run(&format!(
+            "insert into changefeed.changes_{} (id, _changefeed_operation) values (1, 2)",
+            scene.watch.table_id
+        ))
+        .await;
+        assert_eq!(
+            scene.all(100).await,
+            [[(Update, json!({"id": 1, "note": "new"}))]]
+        );
+    });
+}
+
+/// Names of ours must not be in the way of the application's.
+#[test]
+fn keys_may_be_called_like_columns_of_ours() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table named (id integer, version integer, op integer, xid integer, raw text, \
+               changefeed_row text, primary key (id, version, op, xid, raw, changefeed_row))",
+        )
+        .await;
+        let watch = scene.store.open_watch(&spec("n", "named")).await.unwrap();
+        app.run("insert into named values (1, 2, 3, 4, 'r', 'c')")
+            .await;
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row =
+            json!({"id": 1, "version": 2, "op": 3, "xid": 4, "raw": "r", "changefeed_row": "c"});
+        assert_eq!(all().await, [(Insert, row.clone())]);
+        app.run("delete from named").await;
+        assert_eq!(all().await, [(Delete, row)]);
+    });
+}
+
+/// Casts and operators of somebody's own type are somebody's own functions: neither the trigger nor
+/// a worker calls one, or it would run with their rights.
+#[test]
+fn nothing_of_the_owner_of_a_table_runs_with_our_rights() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create type e as enum ('1', '2', '3'); create table who (what text); \
+             create function spy_int(e) returns integer language plpgsql as \
+               $$ begin insert into who values ('int'); return 1; end $$; \
+             create function spy_text(e) returns text language plpgsql as \
+               $$ begin insert into who values ('text'); return '1'; end $$; \
+             create function spy_read(text) returns e language plpgsql as \
+               $$ begin insert into who values ('read'); return '1'; end $$; \
+             create function spy_json(e) returns json language plpgsql as \
+               $$ begin insert into who values ('json'); return '1'; end $$; \
+             create function spy_equal(e, e) returns boolean language plpgsql as \
+               $$ begin insert into who values ('equal'); return true; end $$; \
+             create function format(text, e) returns text language plpgsql as \
+               $$ begin insert into who values ('format'); return '1'; end $$; \
+             create cast (e as integer) with function spy_int(e) as assignment; \
+             create cast (e as text) with function spy_text(e) as assignment; \
+             create cast (text as e) with function spy_read(text) as assignment; \
+             create cast (e as json) with function spy_json(e); \
+             create operator = (leftarg = e, rightarg = e, function = spy_equal); \
+             create operator > (leftarg = e, rightarg = e, function = spy_equal); \
+             create table kept (id e primary key, v e, vs e[]); \
+             insert into kept values ('1', '2', '{3}'), ('2', '3', '{}')",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("k", "kept")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let one = json!({"id": "1", "v": "2", "vs": ["3"]});
+        assert_eq!(
+            all().await,
+            [
+                (Insert, one.clone()),
+                (Insert, json!({"id": "2", "v": "3", "vs": []}))
+            ]
+        );
+        app.run("update kept set v = '1' where id operator(pg_catalog.=) '2'")
+            .await;
+        app.run("update kept set id = '3' where id operator(pg_catalog.=) '1'")
+            .await;
+        assert_eq!(
+            all().await,
+            [
+                (Update, json!({"id": "2", "v": "1", "vs": []})),
+                (Delete, json!({"id": "1"})),
+                (Insert, json!({"id": "3", "v": "2", "vs": ["3"]}))
+            ]
+        );
+        app.run("truncate kept").await;
+        assert_eq!(all().await.len(), 2);
+        // A type that changes behind the back of the trigger and of a worker.
+        app.run("insert into orders values (1, 'a')").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+        app.run("update orders set note = '1'").await;
+        app.run(
+            "alter table orders alter column note type e \
+               using case note when '1' then '1'::e else '2'::e end",
+        )
+        .await;
+        app.run(
+            "alter table orders alter column id type e \
+               using case id when 1 then '1'::e else '2'::e end",
+        )
+        .await;
+        app.run("insert into orders values ('2', '3'); delete from orders where id operator(pg_catalog.=) '1'::e")
+            .await;
+        let settings = quick();
+        let take = changefeed_core::Take {
+            owner: "me",
+            settings: &settings,
+        };
+        let stopped = scene.store.take(&scene.watch, take).await.unwrap_err();
+        assert_eq!(stopped.kind(), Kind::NotFound, "{stopped:?}");
+        let again = WatchSpec {
+            table: TableName::unqualified("orders"),
+            ..changefeed_testkit::watching::spec("f", "orders")
+        };
+        let watch = scene.store.open_watch(&again).await.unwrap();
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert!(
+            changes.contains(&(Insert, json!({"id": "2", "note": "3"}))),
+            "{changes:?}"
+        );
+        assert_eq!(
+            app.value("select coalesce(string_agg(distinct what, ','), '') from who")
+                .await,
+            ""
+        );
+    });
+}
+
+/// Columns that an index only includes are no part of the key.
+#[test]
+fn included_columns_are_not_part_of_the_key() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table including (id integer, note json, v integer, primary key (id) include (v))",
+        )
+        .await;
+        let watch = scene
+            .store
+            .open_watch(&spec("i", "including"))
+            .await
+            .unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        app.run("insert into including values (1, null, null), (2, null, 1)")
+            .await;
+        assert_eq!(all().await.len(), 2);
+        app.run("update including set v = 2 where id = 2").await;
+        assert_eq!(
+            all().await,
+            [(Update, json!({"id": 2, "note": null, "v": 2}))]
+        );
+        app.run("truncate including").await;
+        assert_eq!(
+            all().await,
+            [(Delete, json!({"id": 1})), (Delete, json!({"id": 2}))]
+        );
+    });
+}
+
+/// Another column is not the same one under another name.
+#[test]
+fn a_key_that_moved_to_another_column_is_refused() {
+    scene(async |scene| {
+        scene
+            .app
+            .run("alter table orders drop constraint orders_pkey, add primary key (note)")
+            .await;
+        let error = scene
+            .store
+            .open_watch(&spec("f", "orders"))
+            .await
+            .unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error:?}");
+        assert!(error.message().contains("another than when"), "{error:?}");
+    });
+}
+
+/// A worker that knows the table as it was must not hand over rows as they were.
+#[test]
+fn added_columns_are_handed_over_at_once() {
+    scene(async |scene| {
+        scene.app.run("insert into orders values (1, 'a')").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
+        scene
+            .app
+            .run("alter table orders add more integer default 7; update orders set note = 'b'")
+            .await;
+        assert_eq!(
+            scene.all(100).await,
+            [[(Update, json!({"id": 1, "note": "b", "more": 7}))]]
+        );
+    });
+}
+
+/// What notes keys as texts must not write them as the session of the writer happens to.
+#[test]
+fn keys_are_noted_alike_whatever_the_writer_has_set() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table times (at timestamptz, f float8, primary key (at, f))")
+            .await;
+        let watch = scene.store.open_watch(&spec("t", "times")).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row = "insert into times values ('2026-01-05 10:00+00', 0.1::float8 + 0.2)";
+        app.run(row).await;
+        let key = all().await.remove(0).1;
+        let odd = scene.backend.session().await;
+        odd.run(
+            "set datestyle = 'SQL, DMY'; set extra_float_digits = 0; set timezone = 'Asia/Tokyo'",
+        )
+        .await;
+        odd.run("truncate times").await;
+        let status = scene.store.watch_status(&watch, 0).await.unwrap();
+        assert_eq!(status.unprocessed, 1);
+        assert_eq!(all().await, [(Delete, key)]);
+        // The same where the trigger no longer knows the columns.
+        odd.run("alter table times rename column f to g").await;
+        odd.run(row).await;
+        let watch = scene.store.open_watch(&spec("t", "times")).await.unwrap();
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!((changes.len(), changes[0].0), (1, Insert));
+        assert_eq!(changes[0].1["g"].to_string(), "0.30000000000000004");
+    });
+}
+
+/// Somebody cleans up by hand: the application goes on, and the next start makes all again.
+#[test]
+fn deleted_tables_of_ours_fail_no_write_and_are_made_again() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(&format!(
+            "drop table changefeed.changes_{}; drop table changefeed.global_state",
+            scene.watch.table_id
+        ))
+        .await;
+        app.run("insert into orders values (1, 'a')").await;
+        app.run("update orders set note = 'b'; truncate orders")
+            .await;
+        let watch = scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        app.run("insert into orders values (2, 'a')").await;
+        let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!(changes, [(Insert, json!({"id": 2, "note": "a"}))]);
+    });
+}
+
+/// One bad row must not sink its batch, be it that it cannot even be read.
+#[test]
+fn a_row_that_cannot_be_read_is_parked_alone() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table large (id integer primary key, b bytea)")
+            .await;
+        let watch = scene.store.open_watch(&spec("l", "large")).await.unwrap();
+        app.run(
+            "insert into large values (1, 'x'), (3, 'z'); \
+             insert into large select 2, convert_to(repeat('x', 540000000), 'utf8')",
+        )
+        .await;
+        let settings = WatchSettings {
+            interval: Duration::from_millis(10),
+            ..quick()
+        };
+        let mut handed = Vec::new();
+        changefeed_testkit::backend::eventually_true("the bad row is parked", async || {
+            let take = changefeed_core::Take {
+                owner: "me",
+                settings: &settings,
+            };
+            if let Ok(Some(batch)) = scene.store.take(&watch, take).await {
+                handed.extend(batch.changes.iter().map(|c| c.item.get().to_owned()));
+                let done = BatchOutcome::Done;
+                let settled = scene.store.settle(&watch, &batch, &done, &settings).await;
+                settled.unwrap();
+            }
+            let status = scene.store.watch_status(&watch, 1).await.unwrap();
+            status.parked == 1 && status.unprocessed == 0
+        })
+        .await;
+        assert_eq!(handed.len(), 2, "{handed:?}");
+        let status = scene.store.watch_status(&watch, 1).await.unwrap();
+        assert_eq!(status.parked_changes[0].key.get(), "{\"id\":2}");
+    });
+}
+
+/// Whoever may create something in a schema that is searched before ours must not get our rights.
+#[test]
+fn functions_in_the_search_path_are_not_called() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table who (what text); \
+             create function public.nextval(text) returns bigint language plpgsql as $$ begin \
+               insert into public.who values ('nextval'); \
+               return pg_catalog.nextval($1::regclass); end $$; \
+             create function public.hashtextextended(text, integer) returns bigint \
+               language plpgsql as $$ begin \
+               insert into public.who values ('hash'); return 1; end $$; \
+             create table more (id integer primary key)",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("m", "more")
+        };
+        app.run("insert into more values (1)").await;
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        app.run("insert into more values (2); update more set id = 3 where id = 1")
+            .await;
+        let batch = take_all(&*scene.store, &watch, &quick()).await.concat();
+        assert_eq!(batch.len(), 3, "{batch:?}");
+        scene.store.watch_status(&watch, 1).await.unwrap();
+        scene.store.retry_parked(&watch).await.unwrap();
+        let beginning = changefeed_core::WatchFrom::Beginning;
+        scene.store.reset_watch(&watch, beginning).await.unwrap();
+        scene.store.drop_watch(&watch).await.unwrap();
+        assert_eq!(
+            app.value("select coalesce(string_agg(distinct what, ','), '') from who")
+                .await,
+            ""
+        );
+    });
+}
+
+/// With a key that is checked late, the last change of a key may be of another row.
+#[test]
+fn rows_that_swap_their_keys_are_there() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table swapped (id integer primary key deferrable, v integer)")
+            .await;
+        let watch = scene.store.open_watch(&spec("s", "swapped")).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        app.run("insert into swapped values (1, 1), (2, 2)").await;
+        all().await;
+        app.run("update swapped set id = 3 - id").await;
+        let mut changes = all().await;
+        changes.sort_by_key(|c| c.1["id"].as_i64());
+        let rows: Vec<_> = changes.into_iter().map(|c| c.1).collect();
+        assert_eq!(rows, [json!({"id": 1, "v": 2}), json!({"id": 2, "v": 1})]);
+    });
+}
+
+/// However large the rows are, an instance does not read all of a batch at once.
+#[test]
+fn a_batch_of_large_rows_is_cut() {
+    scene(async |scene| {
+        scene
+            .app
+            .run(
+                "insert into orders select i, repeat(md5(i::text), 200000) \
+                 from generate_series(1, 8) i",
+            )
+            .await;
+        let batch = scene.take("me", &quick()).await.unwrap();
+        let ids = |batch: &changefeed_core::Batch| batch.changes.len();
+        assert_eq!(ids(&batch), 2);
+        assert_eq!(scene.settle(&batch, BatchOutcome::Done).await, 2);
+        let rest = scene.all(100).await;
+        assert!(rest.iter().all(|batch| batch.len() <= 2));
+        assert_eq!(rest.concat().len(), 6);
+        assert!(rest.concat().iter().all(|c| c.0 == Insert));
+    });
+}
+
+/// Moving writes to the backlogs of all functions, whoever has made them.
+#[test]
+fn a_function_of_somebody_else_does_not_stop_a_worker() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("worker_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create role {role} login; grant usage on schema changefeed to {role}; \
+             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
+             grant usage on all sequences in schema changefeed to {role}; \
+             grant execute on all functions in schema changefeed to {role}; \
+             grant select on orders to {role}"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        scene
+            .store
+            .open_watch(&spec("second", "orders"))
+            .await
+            .unwrap();
+        app.run("insert into orders values (1, 'a')").await;
+        let worker: &dyn changefeed_core::Store = &store;
+        assert_eq!(take_all(worker, &scene.watch, &quick()).await.len(), 1);
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
+
+/// Truncating finds the key whatever the columns are called, and only that of the table itself.
+#[test]
+fn truncated_rows_are_found_whatever_their_columns_are_called() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table odd (\"($1)\" integer primary key, r text, changefeed_row text); \
+             create table heir () inherits (odd); insert into heir values (1, 'h', 'h'); \
+             insert into odd values (1, 'a', 'b')",
+        )
+        .await;
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("o", "odd")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        let all = async || take_all(&*scene.store, &watch, &quick()).await.concat();
+        let row = json!({"($1)": 1, "r": "a", "changefeed_row": "b"});
+        assert_eq!(all().await, [(Insert, row)]);
+        app.run("truncate only odd").await;
+        assert_eq!(all().await, [(Delete, json!({"($1)": 1}))]);
     });
 }

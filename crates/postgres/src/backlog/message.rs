@@ -3,6 +3,7 @@
 use changefeed_core::{Error, Kind, Result};
 use deadpool_postgres::Object;
 use tokio_postgres::SimpleQueryMessage;
+use tokio_postgres::error::SqlState;
 
 use crate::error::{db, is_undefined};
 
@@ -45,6 +46,16 @@ pub(super) async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
 }
 
 fn explain(error: tokio_postgres::Error) -> Error {
+    let altered = error.code().is_some_and(|c| {
+        *c == SqlState::UNDEFINED_FUNCTION
+            || *c == SqlState::AMBIGUOUS_FUNCTION
+            || *c == SqlState::DATATYPE_MISMATCH
+    });
+    if altered {
+        return Error::not_found("a key column of this watch has another type by now")
+            .advise("start the watch again: its tables are brought to that type")
+            .caused_by(error);
+    }
     if is_undefined(&error) {
         return Error::not_found("a table or column of this watch is not there any more")
             .advise("start the watch again: what was deleted is made again")

@@ -56,7 +56,7 @@ impl Backlog {
                     "log_keys",
                     &join(&tracked.key, ", ", |n, c| {
                         format!(
-                            "case when l.raw is null then l.{} else (l.raw->>{})::{} end as k{n}",
+                            "case when l._changefeed_raw is null then l.{} else (l._changefeed_raw->>{})::{} end as k{n}",
                             c.sql(),
                             n - 1,
                             c.type_sql
@@ -80,22 +80,28 @@ impl Backlog {
 
     /// What may not have been moved yet.
     pub(super) fn range(seen: &Seen) -> Range {
-        let bound = "l.xid < pg_snapshot_xmax(pg_current_snapshot())";
+        let bound = "l._changefeed_xid < pg_snapshot_xmax(pg_current_snapshot())";
         match (&seen.snapshot, &seen.resume) {
             // A thorough look: also at what was written under another server's transaction ids.
             (None, None) => Range::all(),
             (None, Some((xid, version))) => Range {
-                later: format!("(l.xid, l.version) > ('{xid}'::xid8, {version})"),
+                later: format!(
+                    "(l._changefeed_xid, l._changefeed_order) > ('{xid}'::xid8, {version})"
+                ),
                 finished: "false".to_owned(),
             },
             (Some(_), Some((xid, version))) => Range {
-                later: format!("(l.xid, l.version) > ('{xid}'::xid8, {version}) and {bound}"),
+                later: format!(
+                    "(l._changefeed_xid, l._changefeed_order) > ('{xid}'::xid8, {version}) and {bound}"
+                ),
                 finished: "false".to_owned(),
             },
             (Some(snapshot), None) => Range {
-                later: format!("l.xid >= pg_snapshot_xmax('{snapshot}'::pg_snapshot) and {bound}"),
+                later: format!(
+                    "l._changefeed_xid >= pg_snapshot_xmax('{snapshot}'::pg_snapshot) and {bound}"
+                ),
                 finished: format!(
-                    "l.xid = any(array(select x from pg_snapshot_xip('{snapshot}'::pg_snapshot) x \
+                    "l._changefeed_xid = any(array(select x from pg_snapshot_xip('{snapshot}'::pg_snapshot) x \
                      where pg_visible_in_snapshot(x, pg_current_snapshot())))"
                 ),
             },
@@ -141,7 +147,7 @@ pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
                 (
                     "same_key",
                     &join(&tracked.key, " and ", |k, c| {
-                        format!("q.{} = n.k{k}", c.sql())
+                        format!("q.{} operator(pg_catalog.=) n.k{k}", c.sql())
                     }),
                 ),
                 ("keys", &tracked.keys("")),

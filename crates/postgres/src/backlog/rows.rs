@@ -1,5 +1,7 @@
 //! The rows of a batch.
 
+use std::time::Duration;
+
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings,
 };
@@ -8,13 +10,22 @@ use serde_json::value::RawValue;
 
 use super::message::{send, unexpected};
 use super::{Backlog, Leased, PLANNER};
+use crate::quote;
 use crate::template::fill;
 use crate::tracking::join;
+
+/// How much is read at once at most, as JSON; what is more is given back.
+const BYTES_AT_ONCE: u32 = 16 * 1024 * 1024;
 
 impl Backlog {
     /// The rows of a batch. Not under the lock: a process that is stopped while it reads would
     /// keep it.
-    pub(super) async fn rows(&self, client: &Object, leased: Leased) -> Result<Batch> {
+    pub(super) async fn rows(
+        &self,
+        client: &Object,
+        leased: Leased,
+        settings: &WatchSettings,
+    ) -> Result<Batch> {
         let mut batch = Batch {
             generation: leased.generation,
             versions: leased.versions,
@@ -22,16 +33,24 @@ impl Backlog {
             changes: Vec::new(),
             asked: leased.asked,
         };
-        match self.read(client, &leased).await {
+        match self.read(client, &leased, settings.lease / 2).await {
             Ok(changes) => {
                 batch.changes = changes;
+                self.give_back_rest(client, &mut batch, leased.rows, settings)
+                    .await?;
                 Ok(batch)
             }
             Err(error) => {
-                // Nobody else has to wait for the lease to end.
-                let settings = WatchSettings::default();
-                let released = self.settle(client, &batch, &BatchOutcome::Released, &settings);
-                if let Err(error) = released.await {
+                // A row that cannot be read must not keep the others: that was an attempt, and the
+                // next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
+                let outcome = match error.kind() {
+                    Kind::Database => BatchOutcome::Failed {
+                        error: format!("a row cannot be read: {error}"),
+                    },
+                    _ => BatchOutcome::Released,
+                };
+                let given_back = self.settle(client, &batch, &outcome, settings);
+                if let Err(error) = given_back.await {
                     tracing::debug!(%error, "a batch that could not be read was not given back");
                 }
                 Err(error)
@@ -39,39 +58,84 @@ impl Backlog {
         }
     }
 
-    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
+    /// Gives back the rows of a batch that were too much at once.
+    async fn give_back_rest(
+        &self,
+        client: &Object,
+        batch: &mut Batch,
+        leased: i64,
+        settings: &WatchSettings,
+    ) -> Result<()> {
+        let Some(last) = batch.changes.last().map(|change| change.version) else {
+            return Ok(());
+        };
+        if i64::try_from(batch.changes.len()).is_ok_and(|read| read >= leased) {
+            return Ok(());
+        }
+        let rest = Batch {
+            versions: (last + 1, batch.versions.1),
+            changes: Vec::new(),
+            ..batch.clone()
+        };
+        batch.versions.1 = last;
+        self.settle(client, &rest, &BatchOutcome::Released, settings)
+            .await?;
+        Ok(())
+    }
+
+    async fn read(
+        &self,
+        client: &Object,
+        leased: &Leased,
+        patience: Duration,
+    ) -> Result<Vec<RowChange>> {
         let tracked = &self.tracked;
-        let sql = format!("select {PLANNER};")
-            + &fill(
-                include_str!("../sql/watch_rows.sql"),
-                &[
-                    ("leases", &self.leases),
-                    (
-                        "key_item",
-                        &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
-                    ),
-                    ("table", &tracked.table.sql),
-                    (
-                        "row_key",
-                        &join(&tracked.key, " and ", |_, c| {
-                            format!("changefeed_row.{0} = q.{0}", c.sql())
-                        }),
-                    ),
-                    ("from", &leased.versions.0.to_string()),
-                    ("to", &leased.versions.1.to_string()),
-                    ("generation", &leased.generation.to_string()),
-                ],
-            );
+        // The server gives up on a process that was stopped in the middle of reading: it would keep
+        // whoever alters the table waiting, and everybody behind them.
+        let sql = format!(
+            "select {PLANNER}, pg_catalog.set_config('tcp_user_timeout', '{}', true);",
+            patience.as_millis().clamp(1000, 30_000)
+        ) + &fill(
+            include_str!("../sql/watch_rows.sql"),
+            &[
+                ("leases", &self.leases),
+                (
+                    "key_item",
+                    &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
+                ),
+                ("table", &tracked.rows_of()),
+                ("table_oid", &tracked.table.oid.to_string()),
+                ("signature", &quote::literal(&self.signature)),
+                ("row_columns", &self.row_columns),
+                ("bytes", &BYTES_AT_ONCE.to_string()),
+                (
+                    "row_key",
+                    &join(&tracked.key, " and ", |_, c| {
+                        c.is_equal("changefeed_row", &format!("q.{}", c.sql()))
+                    }),
+                ),
+                ("from", &leased.versions.0.to_string()),
+                ("to", &leased.versions.1.to_string()),
+                ("generation", &leased.generation.to_string()),
+            ],
+        );
         let mut answers = send(client, &sql).await?;
         let rows = answers.pop().ok_or_else(unexpected)?.rows;
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
             let mut columns = row.into_iter().flatten();
-            let (Some(version), Some(operation), Some(item)) =
-                (columns.next(), columns.next(), columns.next())
-            else {
+            let (Some(same), Some(version), Some(operation), Some(item)) = (
+                columns.next(),
+                columns.next(),
+                columns.next(),
+                columns.next(),
+            ) else {
                 return Err(unexpected());
             };
+            if same != "t" {
+                // Read anew at the next attempt, which follows at once.
+                return Err(Error::not_found("the table was altered"));
+            }
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
             changes.push(RowChange {
                 operation: RowOperation::from_number(number(operation)?)?,

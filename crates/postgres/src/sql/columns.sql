@@ -1,7 +1,8 @@
--- Columns in order, with their type as SQL, their place in the primary key, the type beneath a
+-- Columns in order, with their type as SQL, their place in the primary key (which INCLUDE only
+-- adds columns to that are no part of it), the type beneath a
 -- domain, whether that is one of the server's own, and their number.
 select a.attname::text, format_type(a.atttypid, a.atttypmod),
-       array_position(x.indkey::smallint[], a.attnum)::integer,
+       array_position((x.indkey::smallint[])[0:x.indnkeyatts - 1], a.attnum)::integer,
        format_type(base.oid, null), base.typnamespace = 'pg_catalog'::regnamespace,
        a.attnum
 from pg_attribute a

@@ -1,13 +1,24 @@
--- The primary key of a table: name, the type beneath (as it is now, and by schema and name) and
--- the collation of each column.
-select a.attname::text,
-       format_type(a.atttypid, a.atttypmod),
+-- The primary key of a table: each column's name, number and type; the type beneath, by schema and
+-- name, and whether it is one of the server's own; the collation; and the operators that its index
+-- goes by, because the same signs may be anybody's operators.
+select a.attname::text, a.attnum, a.atttypid,
        format('%I.%I', n.nspname, base.typname),
+       base.typnamespace = 'pg_catalog'::regnamespace,
        case when a.attcollation <> 0 and a.attcollation <> base.typcollation
-            then format('%I.%I', cn.nspname, co.collname) end
+            then format('%I.%I', cn.nspname, co.collname) end,
+       (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
+        from pg_amop p join pg_operator o on o.oid = p.amopopr
+        where p.amopfamily = c.opcfamily and p.amoplefttype = c.opcintype
+          and p.amoprighttype = c.opcintype and p.amopstrategy = 3),
+       (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
+        from pg_amop p join pg_operator o on o.oid = p.amopopr
+        where p.amopfamily = c.opcfamily and p.amoplefttype = c.opcintype
+          and p.amoprighttype = c.opcintype and p.amopstrategy = 5)
 from pg_index x
-cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
+cross join lateral unnest(x.indkey::smallint[], x.indclass::oid[])
+    with ordinality k(attnum, class, place)
 join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
+join pg_opclass c on c.oid = k.class
 cross join lateral (
     with recursive beneath as (
         select t.oid, t.typtype, t.typbasetype, t.typnamespace, t.typname, t.typcollation
@@ -22,5 +33,5 @@ cross join lateral (
 join pg_namespace n on n.oid = base.typnamespace
 left join pg_collation co on co.oid = a.attcollation
 left join pg_namespace cn on cn.oid = co.collnamespace
-where x.indrelid = $1 and x.indisprimary
+where x.indrelid = $1 and x.indisprimary and k.place <= x.indnkeyatts
 order by k.place

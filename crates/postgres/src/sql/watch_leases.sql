@@ -8,6 +8,8 @@ create table changefeed.{leases} (
     _changefeed_lease_expiration_time timestamptz,
     _changefeed_lease_owner           text,
     _changefeed_lease_generation      bigint,
+    -- Where the newest change was among all changes of the table.
+    _changefeed_order                 bigint not null default 0,
     -- A change that came while the row was in process; it is handed over afterwards.
     _changefeed_newer_operation       smallint,
     -- When a row that failed is tried again.

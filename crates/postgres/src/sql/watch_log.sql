@@ -2,11 +2,11 @@
 -- lengths, so that noting a key never fails where the table has accepted it.
 create table changefeed.{log} (
     {columns},
-    op      smallint not null,
-    version bigint not null default nextval('changefeed.change_order'),
+    _changefeed_operation smallint not null,
+    _changefeed_order     bigint not null default pg_catalog.nextval('changefeed.change_order'::pg_catalog.regclass),
     -- The top-level transaction, not xmin, which may be a savepoint's.
-    xid     xid8 not null default pg_current_xact_id(),
+    _changefeed_xid       xid8 not null default pg_catalog.pg_current_xact_id(),
     -- The key as texts, where the row no longer had the columns that the trigger knows.
-    raw     jsonb
+    _changefeed_raw       jsonb
 );
-create index {index} on changefeed.{log} (xid, version);
+create index {index} on changefeed.{log} (_changefeed_xid, _changefeed_order);

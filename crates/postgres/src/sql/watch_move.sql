@@ -7,15 +7,17 @@ with known as materialized (
 -- Two scans instead of one with an OR, which would read the whole index.
 scanned as materialized (
     select c.* from (
-        (select l.ctid as place, l.xid, {log_keys}, l.version, l.op
+        (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
+                l._changefeed_order as version, l._changefeed_operation as op
          from changefeed.{log} l
          where (select k.all_functions from known k) and {range}
-         order by l.xid, l.version limit {chunk})
+         order by l._changefeed_xid, l._changefeed_order limit {chunk})
         union all
-        (select l.ctid as place, l.xid, {log_keys}, l.version, l.op
+        (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
+                l._changefeed_order as version, l._changefeed_operation as op
          from changefeed.{log} l
          where (select k.all_functions from known k) and {finished}
-         order by l.xid, l.version limit {chunk})
+         order by l._changefeed_xid, l._changefeed_order limit {chunk})
     ) c
     order by c.xid, c.version
     limit {chunk}
@@ -23,7 +25,8 @@ scanned as materialized (
 moved as (
     delete from changefeed.{log} where ctid = any(array(select s.place from scanned s))
 ),
--- Versions of one key follow the order of its changes: whoever changes a row holds its lock.
+-- Versions of one key follow the order of its changes: whoever changes a row holds its lock. Chunks
+-- do not: a transaction that began early may change a key last.
 net as materialized (
     select {k}, min(s.version * 4 + s.op) & 3 as first, max(s.version * 4 + s.op) & 3 as last,
            max(s.version) as newest

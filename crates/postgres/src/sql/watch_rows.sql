@@ -1,16 +1,37 @@
--- The rows of a batch, as they are now. One that is gone by now is a delete already. A subquery per
--- row instead of a join, for the reason told in watch_move_function.sql.
-select b.version, case when b.item is null then 2 else b.operation end,
-       coalesce(b.item, b.key_item)
-from (
+-- The rows of a batch, as they are now. One that is gone by now is a delete already; one that is
+-- there is no delete, unless its newer change waits to be handed over afterwards. A subquery per row
+-- instead of a join, for the reason told in watch_move_function.sql.
+--
+-- The columns are only looked at while they are what they were: somebody's own type may have casts
+-- that are anybody's functions.
+with known as materialized (
+    select changefeed.table_signature({table_oid}) = {signature} as same
+),
+found as materialized (
     select q._changefeed_change_version as version, q._changefeed_operation as operation,
-           case when q._changefeed_operation < 2 then
-               (select row_to_json(changefeed_row)::text from {table} changefeed_row
-                where {row_key}) end as item,
-           (select row_to_json(changefeed_key)::text
+           q._changefeed_newer_operation as newer,
+           case when (select k.same from known k) then
+               (select (select row_to_json(changefeed_item.*)::text
+                        from (select {row_columns}) changefeed_item)
+                from {table} changefeed_row where {row_key} limit 1) end as item,
+           (select row_to_json(changefeed_key.*)::text
             from (select {key_item}) changefeed_key) as key_item
     from changefeed.{leases} q
     where q._changefeed_change_version between {from} and {to}
       and q._changefeed_lease_generation = {generation} and q._changefeed_parked_time is null
-) b
+),
+-- One row at least, and then as many as fit into a number of bytes.
+measured as (
+    select f.*, row_number() over (order by f.version) as place,
+           sum(octet_length(coalesce(f.item, f.key_item))) over (order by f.version) as bytes
+    from found f
+)
+select (select k.same from known k), b.version,
+       case when b.item is null or b.operation >= 2 and b.newer is not null then 2
+            when b.operation < 2 then b.operation
+            else 3 - b.operation end,
+       case when b.operation >= 2 and b.newer is not null then b.key_item
+            else coalesce(b.item, b.key_item) end
+from measured b
+where b.place = 1 or b.bytes <= {bytes}
 order by b.version

@@ -7,11 +7,25 @@ declare
     old_raw pg_catalog.jsonb;
     new_raw pg_catalog.jsonb;
 begin
+    -- Somebody has deleted it: that is no reason to fail the application's write.
+    if pg_catalog.to_regclass('changefeed.{log}') is null then
+        raise warning 'changefeed: a change of % is not noted: changefeed.{log} was deleted',
+            tg_relid::pg_catalog.regclass;
+        return null;
+    end if;
     begin
+        -- Before anything is assigned: an assignment of another type would be a cast, which may be
+        -- anybody's function, and would run with our rights.
         if tg_op operator(pg_catalog.<>) 'INSERT' then
+            if {old_altered} then
+                raise exception 'altered';
+            end if;
             {take_old}
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
+            if {new_altered} then
+                raise exception 'altered';
+            end if;
             {take_new}
         end if;
     exception when others then
@@ -19,24 +33,22 @@ begin
         -- application's write must not fail for that: find the key by the catalogue.
         {forget}
         if tg_op operator(pg_catalog.<>) 'INSERT' then
-            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
-                into old_raw using old;
+            old_raw := changefeed.row_key(tg_relid, old);
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
-            execute coalesce(changefeed.key_query(tg_relid), 'select null::pg_catalog.jsonb')
-                into new_raw using new;
+            new_raw := changefeed.row_key(tg_relid, new);
         end if;
     end;
     if tg_op operator(pg_catalog.=) 'INSERT' then
-        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 0, new_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 0, new_raw);
     elsif tg_op operator(pg_catalog.=) 'DELETE' then
-        insert into changefeed.{log} ({keys}, op, raw) values ({old}, 2, old_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({old}, 2, old_raw);
     -- By their bytes: the equality of somebody's own type is somebody's own function.
     elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
-        insert into changefeed.{log} ({keys}, op, raw) values ({new}, 1, new_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 1, new_raw);
     else
         -- A row that moved to another key is gone from the old one.
-        insert into changefeed.{log} ({keys}, op, raw)
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw)
         values ({old}, 2, old_raw), ({new}, 0, new_raw);
     end if;
     return null;
