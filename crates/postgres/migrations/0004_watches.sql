@@ -14,7 +14,7 @@
 -- Nothing is held between two calls: each of these steps is one message to the server.
 --
 -- A snapshot that somebody holds for hours keeps dead rows and index entries alive. Workers begin
--- their looks behind what they have seen: in `changes_…` by transaction id, in the backlog by
+-- their looks behind what they have seen: in `changes_...` by transaction id, in the backlog by
 -- version.
 
 -- Orders changes before they are moved. Cache 1: a cache is per session, so a larger one would hand
@@ -109,7 +109,7 @@ begin
     end if;
 end $$;
 
--- For people and for autoscalers: `select unprocessed from changefeed.watch_backlog where name = …`.
+-- For people and for autoscalers: `select unprocessed from changefeed.watch_backlog where name = ...`.
 -- Each function has a view with the same for itself in one row, backlog_<function_id>.
 create view changefeed.watch_backlog as
 select w.name, w.function_id, w.table_id, c.unprocessed, c.leased, c.parked, c.last_error,
