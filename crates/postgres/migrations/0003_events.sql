@@ -323,7 +323,8 @@ begin
         from pg_index x
         cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
         join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-        where x.indrelid = relation and x.indisprimary;
+        -- Not what an index merely includes.
+        where x.indrelid = relation and x.indisprimary and k.place <= x.indnkeyatts;
     elsif jsonb_typeof(capture -> 'order_by') = 'object' then
         key := nullif(changefeed.current_columns(t,
             jsonb_build_array(capture -> 'order_by' -> 'column')), '{}');
