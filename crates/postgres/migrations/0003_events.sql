@@ -441,7 +441,7 @@ begin
 end $$;
 
 create trigger event_trigger_guard before delete on changefeed.event_trigger
-for each row execute function changefeed.event_trigger_guard();
+for each row when (old.dropped_at is null) execute function changefeed.event_trigger_guard();
 
 -- Claiming --------------------------------------------------------------------------------------
 
