@@ -3,7 +3,9 @@
 mod cluster;
 mod database;
 mod programs;
+mod relay;
 
 pub use cluster::Cluster;
 pub use database::{Database, as_role, fresh_database, server_url};
 pub use programs::{program, programs};
+pub use relay::Relay;

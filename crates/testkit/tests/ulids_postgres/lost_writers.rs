@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use changefeed_core::Kind;
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, Session};
+use changefeed_testkit::postgres::Relay;
 use changefeed_testkit::{eventually, run};
 use futures_util::SinkExt;
 use tokio::task::JoinSet;
 
-use crate::support::{Client, Relay, Scene, insert, options, scene, write};
+use crate::support::{Client, Scene, insert, options, scene, write};
 
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// What is promised is the timeout and 250 ms, on a machine that has time for us. The rest is for

@@ -1,10 +1,7 @@
-//! A database with the table `event`, clients in processes of their own, and a network that can be
-//! cut.
+//! A database with the table `event`, and clients in processes of their own.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{ChildStdout, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use changefeed_core::{Feed, FeedStore, SchemaStore, Ulid, UlidOptions, UlidStore};
@@ -13,9 +10,6 @@ use changefeed_testkit::backend::{Backend, PostgresBackend, PostgresSession, Ses
 use changefeed_testkit::eventually;
 use changefeed_testkit::process::Running;
 use changefeed_testkit::ulids::{FEED, POSTGRES_TABLE, feed_of_events};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 
 /// What `begin_ulid` is asked for in shard 0.
 pub(crate) fn options() -> UlidOptions {
@@ -179,64 +173,5 @@ impl Client {
     /// Tells it what to do, which must work.
     pub(crate) fn must(&mut self, line: &str) {
         assert_eq!(self.ask(line), "done", "{line}");
-    }
-}
-
-/// A way to the server that can be cut without anybody being told.
-pub(crate) struct Relay {
-    pub(crate) url: String,
-    cut: Arc<AtomicBool>,
-}
-
-impl Relay {
-    pub(crate) async fn to(url: &str) -> Self {
-        let (scheme, rest) = url.split_once("://").unwrap();
-        let (user, rest) = rest.split_once('@').unwrap_or(("", rest));
-        let (server, database) = rest.split_once('/').unwrap();
-        let server = if server.contains(':') {
-            server.to_owned()
-        } else {
-            format!("{server}:5432")
-        };
-        let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let port = socket.local_addr().unwrap().port();
-        let cut = Arc::new(AtomicBool::new(false));
-        let flag = cut.clone();
-        tokio::spawn(async move {
-            while let Ok((client, _)) = socket.accept().await {
-                let server = TcpStream::connect(&server).await.unwrap();
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
-                tokio::spawn(forward(from_client, to_server, flag.clone()));
-                tokio::spawn(forward(from_server, to_client, flag.clone()));
-            }
-        });
-        let at = if user.is_empty() { "" } else { "@" };
-        Relay {
-            url: format!("{scheme}://{user}{at}127.0.0.1:{port}/{database}"),
-            cut,
-        }
-    }
-
-    /// From now on nothing arrives, and both sides keep their sockets.
-    pub(crate) fn cut(&self) {
-        self.cut.store(true, Ordering::SeqCst);
-    }
-
-    /// What was sent meanwhile arrives now.
-    pub(crate) fn heal(&self) {
-        self.cut.store(false, Ordering::SeqCst);
-    }
-}
-
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, cut: Arc<AtomicBool>) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(count) = from.read(&mut buffer).await {
-        while cut.load(Ordering::SeqCst) {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        if count == 0 || to.write_all(&buffer[..count]).await.is_err() {
-            return;
-        }
     }
 }
