@@ -220,6 +220,19 @@ pub struct Backfill {
     pub finished: bool,
 }
 
+impl Backfill {
+    /// From what a database counts.
+    pub fn new(added: i64, done: i64, total: i64, finished: bool) -> Self {
+        let count = |n: i64| u64::try_from(n).unwrap_or(0);
+        Backfill {
+            added: count(added),
+            done: count(done),
+            total: count(total),
+            finished,
+        }
+    }
+}
+
 /// What a trim removed.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Trimmed {

@@ -2,6 +2,7 @@
 
 use changefeed_core::{Backfill, Error, Feed, Kind, Result};
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::ToSql;
 
 use crate::error::db;
 use crate::source::{StoredSource, Table};
@@ -32,21 +33,17 @@ impl PostgresStore {
         source.require_shard(feed)?;
         let table = source.table(&*transaction, feed).await?;
         begin(&*transaction, feed, &table).await?;
-        // One backfill at a time; the position is read under the lock.
-        let state = transaction
-            .query_one(
-                "select last_key::text, done, total, finished_at is not null \
-                 from changefeed.backfill where feed_id = $1 for update",
-                &[&feed.id.0],
-            )
-            .await
-            .map_err(db)?;
-        let (last_key, done, total, finished): (Option<String>, i64, i64, bool) =
-            (state.get(0), state.get(1), state.get(2), state.get(3));
-        if finished {
-            return Ok(progress(0, done, total, true));
+        let state = State::lock(
+            &*transaction,
+            "select last_key::text, done, total, finished_at is not null \
+             from changefeed.backfill where feed_id = $1 for update",
+            &feed.id.0,
+        )
+        .await?;
+        if state.finished {
+            return Ok(Backfill::new(0, state.done, state.total, true));
         }
-        let sql = statement(&source, &table, last_key.as_deref())?;
+        let sql = statement(&source, &table, state.last_key.as_deref())?;
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
         let row = transaction
             .query_one(&sql, &[&feed.id.0, &limit])
@@ -87,17 +84,38 @@ impl PostgresStore {
                 .map_err(db)?;
         }
         transaction.commit().await.map_err(db)?;
-        Ok(progress(added, done + added, total, finished))
+        Ok(Backfill::new(
+            added,
+            state.done + added,
+            state.total,
+            finished,
+        ))
     }
 }
 
-pub(crate) fn progress(added: i64, done: i64, total: i64, finished: bool) -> Backfill {
-    let count = |n: i64| u64::try_from(n).unwrap_or(0);
-    Backfill {
-        added: count(added),
-        done: count(done),
-        total: count(total),
-        finished,
+/// How far a backfill has come.
+pub(crate) struct State {
+    /// The key of the last row done, a JSON array of texts.
+    pub(crate) last_key: Option<String>,
+    pub(crate) done: i64,
+    pub(crate) total: i64,
+    pub(crate) finished: bool,
+}
+
+impl State {
+    /// Reads it under a lock, so that there is one backfill at a time.
+    pub(crate) async fn lock(
+        client: &impl GenericClient,
+        sql: &str,
+        of: &(dyn ToSql + Sync),
+    ) -> Result<Self> {
+        let row = client.query_one(sql, &[of]).await.map_err(db)?;
+        Ok(State {
+            last_key: row.get(0),
+            done: row.get(1),
+            total: row.get(2),
+            finished: row.get(3),
+        })
     }
 }
 

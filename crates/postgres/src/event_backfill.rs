@@ -2,7 +2,7 @@
 
 use changefeed_core::{Backfill, Error, EventTrigger, Result};
 
-use crate::backfill::{ALL_ROWS, estimate, progress, resume_after};
+use crate::backfill::{ALL_ROWS, State, estimate, resume_after};
 use crate::error::db;
 use crate::source::Table;
 use crate::template::fill;
@@ -52,19 +52,15 @@ impl PostgresStore {
                 .await
                 .map_err(db)?;
         }
-        // One backfill at a time; the position is read under the lock.
-        let state = transaction
-            .query_one(
-                "select last_key::text, done, total, finished_at is not null \
-                 from changefeed.event_backfill where trigger_id = $1 for update",
-                &[&trigger.id.0],
-            )
-            .await
-            .map_err(db)?;
-        let (last_key, done, total, finished): (Option<String>, i64, i64, bool) =
-            (state.get(0), state.get(1), state.get(2), state.get(3));
-        if finished {
-            return Ok(progress(0, done, total, true));
+        let state = State::lock(
+            &*transaction,
+            "select last_key::text, done, total, finished_at is not null \
+             from changefeed.event_backfill where trigger_id = $1 for update",
+            &trigger.id.0,
+        )
+        .await?;
+        if state.finished {
+            return Ok(Backfill::new(0, state.done, state.total, true));
         }
         let row = transaction
             .query_one(
@@ -89,7 +85,7 @@ impl PostgresStore {
             .iter()
             .map(|c| format!("t.{}", quote::identifier(&c.name)))
             .collect();
-        let resume = match &last_key {
+        let resume = match &state.last_key {
             Some(key) => resume_after(&table, &columns.join(", "), key)?,
             None => String::new(),
         };
@@ -137,6 +133,11 @@ impl PostgresStore {
                 .map_err(db)?;
         }
         transaction.commit().await.map_err(db)?;
-        Ok(progress(added, done + seen, total, finished))
+        Ok(Backfill::new(
+            added,
+            state.done + seen,
+            state.total,
+            finished,
+        ))
     }
 }
