@@ -123,7 +123,7 @@ impl Claim<'_> {
             .map(|w| self.floors.begin(w.trigger))
             .collect();
         let floors: Vec<Option<i64>> = looks.iter().map(|look| look.from).collect();
-        let before = taken.len();
+        let mut found = Vec::new();
         let parameters: [&(dyn ToSql + Sync); 7] = [
             &triggers,
             &rooms,
@@ -133,24 +133,27 @@ impl Claim<'_> {
             &overall,
             &TAKEN_AT_ONCE,
         ];
-        run(
+        let empty = run(
             client,
             include_str!("sql/event_claim.sql"),
             &parameters,
-            taken,
+            &mut found,
         )
         .await?;
-        let cut = i64::try_from(taken.len() - before).unwrap_or(i64::MAX) >= TAKEN_AT_ONCE;
+        let cut = i64::try_from(found.len()).unwrap_or(i64::MAX) >= TAKEN_AT_ONCE;
         for (one, look) in wanted.iter().zip(looks) {
-            let of_this = taken[before..].iter().filter(|t| t.trigger == one.trigger);
+            let of_this = found.iter().filter(|t| t.trigger == one.trigger);
             let count = of_this.clone().count();
             let took = of_this.max_by_key(|t| t.due).map(|last| Took {
                 last_due: last.due,
                 now: last.now,
                 full: cut || count >= one.limit as usize || one.overall.is_some(),
             });
-            self.floors.end(one.trigger, look, took);
+            let nothing = empty.iter().find(|e| e.trigger == one.trigger);
+            let nothing = nothing.map(|e| Took::everything(e.now));
+            self.floors.end(one.trigger, look, took.or(nothing));
         }
+        taken.extend(found);
         Ok(())
     }
 
@@ -200,7 +203,8 @@ impl Claim<'_> {
             &parameters,
             taken,
         )
-        .await
+        .await?;
+        Ok(())
     }
 
     /// Whether more is due than was looked at.
@@ -257,24 +261,40 @@ impl Walks {
     }
 }
 
-/// Runs a claim.
+/// A look that has found nothing of a trigger.
+#[derive(Debug, Clone, Copy)]
+struct Empty {
+    trigger: TriggerId,
+    now: i64,
+}
+
+/// Runs a claim, and adds what it took, oldest first. Returns where it is sure that there was nothing.
 async fn run(
     client: &impl GenericClient,
     sql: &str,
     parameters: &[&(dyn ToSql + Sync)],
     taken: &mut Vec<Taken>,
-) -> Result<()> {
+) -> Result<Vec<Empty>> {
     let sql = fill(sql, &[("take", include_str!("sql/event_take.sql"))]);
     let statement = client.prepare_cached(&sql).await.map_err(db)?;
     let rows = client.query(&statement, parameters).await.map_err(db)?;
-    taken.extend(rows.iter().map(|row| Taken {
-        claim: EventClaim {
-            change_id: row.get(0),
-            generation: row.get(1),
-        },
-        due: row.get(2),
-        now: row.get(3),
-        trigger: TriggerId(row.get(4)),
-    }));
-    Ok(())
+    let before = taken.len();
+    let mut empty = Vec::new();
+    for row in &rows {
+        let (now, trigger) = (row.get(3), TriggerId(row.get(4)));
+        match row.get(0) {
+            Some(change_id) => taken.push(Taken {
+                claim: EventClaim {
+                    change_id,
+                    generation: row.get(1),
+                },
+                due: row.get(2),
+                now,
+                trigger,
+            }),
+            None => empty.push(Empty { trigger, now }),
+        }
+    }
+    taken[before..].sort_by_key(|t| t.claim.change_id);
+    Ok(empty)
 }

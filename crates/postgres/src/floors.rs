@@ -53,6 +53,17 @@ pub(crate) struct Took {
     pub(crate) full: bool,
 }
 
+impl Took {
+    /// Everything that was due, were it nothing at all.
+    pub(crate) fn everything(now: i64) -> Self {
+        Took {
+            last_due: now,
+            now,
+            full: false,
+        }
+    }
+}
+
 impl Floors {
     /// Where to begin now.
     pub(crate) fn begin(&self, trigger: TriggerId) -> Look {
@@ -65,8 +76,8 @@ impl Floors {
         Look { asked, from }
     }
 
-    /// A look is over. One that has found nothing moves no floor: perhaps another instance was at
-    /// it.
+    /// A look is over. One that has taken nothing moves no floor, unless it is sure that there was
+    /// nothing: another instance may have been at it.
     pub(crate) fn end(&self, trigger: TriggerId, look: Look, took: Option<Took>) {
         let next = look.asked + THOROUGH_EVERY.max(look.asked.elapsed() * THOROUGH_SHARE);
         let from = took.map(|took| match took.full {
@@ -123,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_found_moves_nothing() {
+    fn a_look_that_is_not_sure_moves_nothing() {
         let floors = Floors::default();
         floors.end(T, floors.begin(T), None);
         assert_eq!(floors.begin(T).from, None);

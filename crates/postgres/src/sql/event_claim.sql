@@ -32,3 +32,8 @@ due as materialized (
     limit $7
 ),
 {take}
+union all
+-- Where a look from the very beginning has found nothing, the next need not begin there.
+select null, null, null, (extract(epoch from clock_timestamp()) * 1000000)::bigint, w.trigger_id
+from unnest($1::integer[], $5::bigint[]) w(trigger_id, floor)
+where w.floor is null and not exists (select from ready r where r.trigger_id = w.trigger_id)

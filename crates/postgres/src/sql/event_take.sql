@@ -28,4 +28,3 @@ select e.change_id, e.generation::bigint, (extract(epoch from d.due_at) * 100000
        (extract(epoch from clock_timestamp()) * 1000000)::bigint, e.trigger_id
 from taken e
 join due d on d.change_id = e.change_id
-order by e.change_id
