@@ -207,3 +207,77 @@ fn a_table_owner_cannot_run_anything_with_our_rights() {
         assert_eq!(last.2["v"], "y");
     });
 }
+
+/// A cast that is made after the trigger, of a type that was there before: nothing about the table
+/// changes.
+#[test]
+fn a_cast_that_comes_later_does_not_see_a_condition() {
+    run(async {
+        let scene = Scene::new(PROOF).await;
+        let role = Role::new(&scene, "owner").await;
+        let owner = scene.as_role(&role).await;
+        owner
+            .run(
+                "create type state as enum ('new', 'paid'); \
+                 create table orders (id state primary key, status state)",
+            )
+            .await;
+        let trigger = scene
+            .trigger_with(|d| {
+                d.capture.condition =
+                    Some("new.status = 'paid' or new.status::text = 'paid'".into());
+            })
+            .await;
+        owner
+            .run(
+                "create function state_text(state) returns text language plpgsql as $$ begin \
+                   insert into pwned values (current_user, 'text'); return 'paid'; end $$; \
+                 create function text_state(text) returns state language plpgsql as $$ begin \
+                   insert into pwned values (current_user, 'state'); return 'new'; end $$; \
+                 create cast (state as text) with function state_text(state) as assignment; \
+                 create cast (text as state) with function text_state(text) as assignment; \
+                 insert into orders values ('new', 'new'), ('paid', 'paid')",
+            )
+            .await;
+        assert_eq!(told(&*scene.store).await.len(), 1, "only what is paid");
+        // Its position is a key of that type.
+        for finished in [false, false, true] {
+            let step = scene.store.backfill_trigger(&trigger, 1).await.unwrap();
+            assert_eq!(step.finished, finished);
+        }
+        nothing_ran(&scene, &role).await;
+    });
+}
+
+/// What the columns of a table are is written down; names may hold whatever that is written with.
+#[test]
+fn names_of_columns_cannot_pass_for_types() {
+    run(async {
+        let scene = Scene::new(PROOF).await;
+        let role = Role::new(&scene, "owner").await;
+        let owner = scene.as_role(&role).await;
+        owner.run("create type sly as enum ('x')").await;
+        let oid = owner.value("select 'sly'::regtype::oid").await;
+        owner
+            .run(&format!("create table orders (\"a:{oid},b\" text, a int)"))
+            .await;
+        scene
+            .trigger_with(|d| {
+                d.capture.payload = Some(vec!["a".into()]);
+                d.capture.condition = Some("new.a is not null".into());
+            })
+            .await;
+        owner
+            .run(&format!(
+                "create function sly_json(sly) returns json language plpgsql as $$ begin \
+                   insert into pwned values (current_user, 'json'); return '1'; end $$; \
+                 create cast (sly as json) with function sly_json(sly) as implicit; \
+                 alter table orders drop column a, drop column \"a:{oid},b\"; \
+                 alter table orders add a sly, add \"b:25,a\" int; \
+                 insert into orders (a) values ('x')"
+            ))
+            .await;
+        assert_eq!(told(&*scene.store).await.len(), 1);
+        nothing_ran(&scene, &role).await;
+    });
+}

@@ -8,8 +8,10 @@
     reason = "a test fails by panicking, and its name says what it is about"
 )]
 
+mod altered;
 mod attacks;
 mod encodings;
+mod frozen;
 mod load;
 mod partitions;
 mod rights;
