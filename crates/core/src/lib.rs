@@ -20,6 +20,7 @@ mod schema;
 mod shard_by;
 mod store;
 mod table;
+mod template;
 mod trigger;
 mod ulid;
 mod ulid_transaction;
@@ -52,6 +53,7 @@ pub use store::{
     SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
 };
 pub use table::{Fold, TableName};
+pub use template::fill;
 pub use trigger::{
     Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, OrderBy, Setting,
     TriggerDefinition, TriggerId, TriggerName, Updates,

@@ -3,9 +3,11 @@
 
 mod postgres;
 mod sqlite;
+mod sqlserver;
 
 pub use postgres::{PostgresBackend, PostgresSession};
 pub use sqlite::{SqliteBackend, SqliteSession};
+pub use sqlserver::{SqlServerBackend, SqlServerSession};
 
 use std::fmt;
 use std::process::Command;

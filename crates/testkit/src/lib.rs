@@ -19,6 +19,7 @@ pub mod events;
 pub mod history;
 pub mod postgres;
 pub mod process;
+pub mod sqlserver;
 pub mod ulids;
 mod wait;
 pub mod watching;

@@ -16,7 +16,7 @@ pub async fn every_column_has_its_documented_default(backend: Arc<dyn Backend>) 
     let rows = session
         .query(&format!(
             "select shard, sweep_group, last_change_sequence_number, \
-             case when longpoll then 'on' end, \
+             case when cast(longpoll as integer) = 1 then 'on' end, \
              case when last_sweep_time is not null then 'set' end \
              from {} order by shard",
             words.our("shard")

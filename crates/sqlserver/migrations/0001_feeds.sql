@@ -1,0 +1,631 @@
+-- changefeed 1: feeds on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+--
+-- What users see: feed, shard, change, consumer, the sequence change_id, sweep, sweep_loop,
+-- longpoll and longpoll_guard. Everything else is how it works and may change.
+--
+-- How a change gets its number:
+--   1. A writer inserts (feed_id, shard, change_id) into `change`, in its own transaction.
+--   2. A sweep locks the row of the shard, and only then, in a statement of its own, collects the
+--      changes that are committed and have no number; it numbers them in order of change_id, and
+--      the numbers commit together with the new end of the shard.
+--   3. The collecting must see one moment: a scan that passes an uncommitted change A and then
+--      meets B, which began after A was committed, would give B the smaller number. With
+--      READ_COMMITTED_SNAPSHOT a statement sees one moment. Without it, a bound is drawn from the
+--      sequence before the scan, and only ids below it are taken: whoever drew such an id had
+--      begun by then, so what was committed before it began is there to be seen.
+--
+-- A lock hint never carries correctness alone: rows are claimed by a conditional update, and what
+-- was claimed is counted.
+--
+-- A line that ends in --@sqlserver is for SQL Server alone; a comment that begins with @babelfish
+-- takes its place there. GO ends a batch.
+
+create schema changefeed;
+GO
+
+create table changefeed.schema_version (
+    version      int not null constraint pk_schema_version primary key,
+    installed_at datetime2(3) not null constraint df_schema_version default sysutcdatetime()
+);
+insert into changefeed.schema_version (version) values (1);
+GO
+
+-- Feeds and shards ------------------------------------------------------------------------------
+
+create table changefeed.feed (
+    feed_id smallint not null constraint pk_feed primary key,
+    name    varchar(100) not null constraint uq_feed_name unique,
+    comment nvarchar(max) null,
+    constraint ck_feed_name check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name collate Latin1_General_BIN2) = 0)
+);
+GO
+
+-- The primary key is not the clustered index, and that matters: inserting a change checks its
+-- shard by the primary key and locks an entry of that index, while a sweep locks the row itself.
+-- So a writer in a long serializable transaction does not keep the shard from being swept.
+-- Babelfish loses the schema of a table when it checks a foreign key of a row that is updated
+-- twice, so shards are removed with their feed by a trigger there.
+create table changefeed.shard (
+    feed_id                     smallint not null
+        constraint fk_shard_feed references changefeed.feed (feed_id) on delete cascade --@sqlserver
+    ,
+    shard                       smallint not null,
+    sweep_group                 smallint not null constraint df_shard_group default 0,
+    longpoll                    bit not null constraint df_shard_longpoll default 1,
+    last_change_sequence_number bigint not null
+        constraint df_shard_last default 2000000000000000
+        constraint ck_shard_last check (last_change_sequence_number >= 0),
+    last_sweep_time             datetime2(6) not null constraint df_shard_time default sysutcdatetime(),
+    -- The number before the first live one, from the first sweep on; everything up to it is for
+    -- data older than the feed.
+    start                       bigint null,
+    -- The highest number that trimming has removed, and that backfilling has given.
+    trimmed_to                  bigint not null constraint df_shard_trimmed default 0,
+    backfilled_to               bigint null,
+    constraint pk_shard primary key nonclustered (feed_id, shard)
+);
+create unique clustered index ix_sweep_group on changefeed.shard (sweep_group, feed_id, shard);
+GO
+
+-- When which numbers were given, about one row a second: the age of a number.
+create table changefeed.progress (
+    feed_id                     smallint not null,
+    shard                       smallint not null,
+    last_change_sequence_number bigint not null,
+    swept_at                    datetime2(6) not null,
+    constraint pk_progress primary key (feed_id, shard, last_change_sequence_number),
+    constraint fk_progress_shard foreign key (feed_id, shard)
+        references changefeed.shard (feed_id, shard) on delete cascade
+);
+GO
+
+-- Where the rows behind a feed's changes are.
+create table changefeed.feed_source (
+    feed_id          smallint not null constraint pk_feed_source primary key
+        constraint fk_feed_source_feed references changefeed.feed (feed_id) on delete cascade,
+    kind             varchar(10) not null,
+    table_id         int null,
+    change_id_column sysname null,
+    shard_by         sysname null,
+    shards           smallint not null,
+    ulid_feed        uniqueidentifier null,
+    shard_column     sysname null,
+    ulid_column      sysname null
+);
+GO
+
+-- Changes ---------------------------------------------------------------------------------------
+
+create sequence changefeed.change_id as bigint start with 1000000000000000 increment by 1
+    cache 1000; --@sqlserver
+    --@babelfish cache 1;
+GO
+
+create table changefeed.change (
+    feed_id                smallint not null,
+    shard                  smallint not null,
+    change_id              bigint not null,
+    change_sequence_number bigint null,
+    constraint pk_change primary key (feed_id, shard, change_id)
+        with (data_compression = page) --@sqlserver
+    ,
+    -- This name is what somebody reads whose insert is refused.
+    constraint [changefeed: this feed has no such shard] foreign key (feed_id, shard)
+        references changefeed.shard (feed_id, shard) on delete cascade
+);
+alter table changefeed.change set (lock_escalation = disable); --@sqlserver
+create unique index ix_needs_seqnum on changefeed.change (feed_id, shard, change_id)
+    where change_sequence_number is null;
+create unique index ix_seqnum on changefeed.change (feed_id, shard, change_sequence_number)
+    include (change_id)
+    where change_sequence_number is not null;
+GO
+
+create table changefeed.backfill (
+    feed_id     smallint not null constraint pk_backfill primary key
+        constraint fk_backfill_feed references changefeed.feed (feed_id) on delete cascade,
+    -- The primary key of the last row done, as a JSON array of texts.
+    last_key    nvarchar(max) null,
+    done        bigint not null constraint df_backfill_done default 0,
+    total       bigint not null,
+    finished_at datetime2(3) null
+);
+GO
+
+-- A number given by hand is for data older than the feed. One that the sweep will want to give
+-- itself must not be taken.
+create trigger changefeed.change_insert on changefeed.change after insert as
+begin
+    if not exists (select 1 from inserted where change_sequence_number is not null) return;
+    set nocount on;
+    -- A backfill has marked out its numbers before it gives them.
+    if exists (select 1 from inserted i
+               join changefeed.backfill b on b.feed_id = i.feed_id
+               join changefeed.shard s on s.feed_id = i.feed_id and s.shard = i.shard
+               where b.finished_at is null
+                 and i.change_sequence_number > isnull(s.backfilled_to, 0))
+        throw 55301, 'changefeed: a backfill of this feed is at work; insert old data before it or after it', 1;
+    if exists (select 1 from inserted i
+               join changefeed.shard s on s.feed_id = i.feed_id and s.shard = i.shard
+               where i.change_sequence_number > isnull(s.start, s.last_change_sequence_number)
+                  or i.change_sequence_number <= s.trimmed_to)
+        throw 55302, 'changefeed: numbers given by hand must be above what was trimmed and not above the start of the shard; leave the number out for a live change', 1;
+end;
+GO
+
+-- Sweeping --------------------------------------------------------------------------------------
+
+-- Numbers what is committed in one shard, in a transaction of its own unless the caller has one.
+create procedure changefeed.sweep_shard
+    @feed_id          smallint,
+    @shard            smallint,
+    @change_count     bigint output,
+    @lag_milliseconds bigint output
+as
+begin
+    set nocount on;
+    set xact_abort on;
+    set transaction isolation level read committed;
+    -- More than this is left for the next sweep, so that no shard waits long for another.
+    declare @batch int = 20000;
+    declare @last bigint, @swept datetime2(6), @now datetime2(6), @bound bigint = 9223372036854775807;
+    declare @versioned bit = 1;
+    declare @mark datetime2(6);
+    declare @pending table (change_id bigint not null primary key, number bigint not null);
+    set @change_count = 0;
+    set @lag_milliseconds = 0;
+    select @versioned = d.is_read_committed_snapshot_on from sys.databases d where d.database_id = db_id(); --@sqlserver
+    if @versioned = 0 set @bound = next value for changefeed.change_id;
+
+    begin transaction;
+    -- Whoever else sweeps this shard waits here. A hint would do on SQL Server, an update locks
+    -- the row everywhere.
+    update changefeed.shard set last_sweep_time = last_sweep_time
+    where feed_id = @feed_id and shard = @shard;
+    select @last = s.last_change_sequence_number, @swept = s.last_sweep_time
+    from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
+    if @last is null
+    begin
+        commit transaction;
+        return;
+    end;
+
+    -- Only now, with the lock held, in a statement of its own: see the top of this file.
+    if @versioned = 1
+        insert into @pending (change_id, number)
+        select top (@batch) c.change_id, row_number() over (order by c.change_id)
+        from changefeed.change c
+        where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
+        order by c.change_id;
+    else
+        insert into @pending (change_id, number)
+        select top (@batch) c.change_id, row_number() over (order by c.change_id)
+        from changefeed.change c with (readcommittedlock, readpast)
+        where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
+          and c.change_id < @bound
+        order by c.change_id;
+    set @change_count = @@rowcount;
+    if @change_count = 0
+    begin
+        commit transaction;
+        return;
+    end;
+
+    update c set change_sequence_number = @last + p.number
+    from changefeed.change c
+    join @pending p on p.change_id = c.change_id
+    where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null;
+    if @@rowcount <> @change_count
+        throw 55202, 'changefeed: changes were numbered or removed by somebody else during a sweep; nothing was done', 1;
+
+    set @now = sysutcdatetime();
+    update changefeed.shard
+    set last_change_sequence_number = @last + @change_count, last_sweep_time = @now,
+        start = isnull(start, @last)
+    where feed_id = @feed_id and shard = @shard and last_change_sequence_number = @last;
+    if @@rowcount <> 1
+        throw 55201, 'changefeed: the end of a shard was changed by somebody else during a sweep; nothing was done', 1;
+
+    -- Keep about one row a second: the newest is moved on while the one before it is young.
+    select @mark = min(m.swept_at)
+    from (select top (2) p.swept_at from changefeed.progress p
+          where p.feed_id = @feed_id and p.shard = @shard
+          order by p.last_change_sequence_number desc) m
+    having count(*) = 2;
+    if @mark > dateadd(second, -1, @now)
+        update changefeed.progress
+        set last_change_sequence_number = @last + @change_count, swept_at = @now
+        where feed_id = @feed_id and shard = @shard and last_change_sequence_number = @last;
+    if @mark is null or @mark <= dateadd(second, -1, @now) or @@rowcount = 0
+        insert into changefeed.progress (feed_id, shard, last_change_sequence_number, swept_at)
+        values (@feed_id, @shard, @last + @change_count, @now);
+    commit transaction;
+    -- A ceiling: the time since the shard last got numbers.
+    set @lag_milliseconds = datediff_big(millisecond, @swept, @now);
+end;
+GO
+
+-- The shards of a group that have changes without a number, committed or not. Reading them
+-- uncommitted takes no lock and waits for nobody: what is there is looked at properly later.
+create function changefeed.shards_to_sweep (@sweep_group smallint) returns table as
+return
+    select s.feed_id, s.shard
+    from changefeed.shard s with (readuncommitted)
+    where s.sweep_group = @sweep_group
+      and exists (select 1 from changefeed.change c with (readuncommitted)
+                  where c.feed_id = s.feed_id and c.shard = s.shard
+                    and c.change_sequence_number is null);
+GO
+
+-- Numbers what is committed in a group, once. Any number of sweeps may run at the same time.
+create procedure changefeed.sweep @sweep_group smallint = 0 as
+begin
+    set nocount on;
+    declare @work table (place int identity primary key, feed_id smallint, shard smallint,
+                         change_count bigint, lag_milliseconds bigint);
+    declare @place int = 1, @count int;
+    declare @feed_id smallint, @shard smallint, @change_count bigint, @lag_milliseconds bigint;
+    insert into @work (feed_id, shard)
+    select t.feed_id, t.shard from changefeed.shards_to_sweep(isnull(@sweep_group, 0)) t
+    order by t.feed_id, t.shard;
+    set @count = @@rowcount;
+    while @place <= @count
+    begin
+        select @feed_id = w.feed_id, @shard = w.shard from @work w where w.place = @place;
+        exec changefeed.sweep_shard @feed_id, @shard, @change_count output, @lag_milliseconds output;
+        update @work set change_count = @change_count, lag_milliseconds = @lag_milliseconds
+        where place = @place;
+        set @place = @place + 1;
+    end;
+    select w.feed_id, w.shard, w.change_count, w.lag_milliseconds
+    from @work w where w.change_count > 0
+    order by w.place;
+end;
+GO
+
+-- Leases ----------------------------------------------------------------------------------------
+
+create table changefeed.lease (
+    name       nvarchar(200) not null constraint pk_lease primary key,
+    owner      nvarchar(200) not null,
+    generation bigint not null,
+    expires_at datetime2(6) not null
+);
+GO
+
+-- Takes a lease that is free or expired, or renews it for the same owner; no generation while
+-- somebody else holds it. The clock is the server's, read before the row is waited for: a lease
+-- may be granted for less time than was asked, never for more.
+create procedure changefeed.take_lease
+    @name nvarchar(200), @owner nvarchar(200), @ttl_milliseconds int, @generation bigint output
+as
+begin
+    set nocount on;
+    declare @now datetime2(6) = sysutcdatetime();
+    declare @expires datetime2(6) = dateadd(millisecond, @ttl_milliseconds, @now);
+    set @generation = null;
+    if not exists (select 1 from changefeed.lease where name = @name)
+    begin try
+        insert into changefeed.lease (name, owner, generation, expires_at)
+        values (@name, @owner, 1, @expires);
+        set @generation = 1;
+        return;
+    end try
+    begin catch
+        -- Somebody was faster; any other reason shows below.
+        set @generation = null;
+    end catch;
+    update changefeed.lease
+    set generation = case when owner = @owner and expires_at > @now then generation
+                          else generation + 1 end,
+        owner = @owner, expires_at = @expires
+    where name = @name and (owner = @owner or expires_at <= @now);
+    if @@rowcount = 1
+        select @generation = l.generation from changefeed.lease l
+        where l.name = @name and l.owner = @owner and l.expires_at = @expires;
+end;
+GO
+
+-- Sweeping and waiting by SQL alone -------------------------------------------------------------
+
+-- Sweeps until the duration has passed. Of any number of callers one works per group; the others
+-- wait to take over, and return with zeros if they could not within @wait_milliseconds. Readers
+-- who wait in changefeed.longpoll hold a shared lock's place in the queue behind our exclusive
+-- one: giving it up and taking it again wakes them, and that is done for every shard that got
+-- numbers, from whomever.
+create procedure changefeed.sweep_loop
+    @sweep_group           smallint = 0,
+    @wait_milliseconds     int = 30000,
+    @duration_milliseconds int = 50000,
+    @sleep_milliseconds    int = 20,
+    @change_count          bigint = null output,
+    @max_lag_milliseconds  bigint = null output,
+    @iterations            bigint = null output
+as
+begin
+    set nocount on;
+    declare @work table (feed_id smallint not null, shard smallint not null,
+                         primary key (feed_id, shard));
+    declare @held table (feed_id smallint not null, shard smallint not null,
+                         told bigint not null, primary key (feed_id, shard));
+    declare @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group), @name nvarchar(255);
+    declare @result int, @deadline datetime2(3), @delay datetime = dateadd(millisecond, isnull(@sleep_milliseconds, 20), 0);
+    declare @feed_id smallint, @shard smallint, @last bigint, @found bigint, @lag bigint;
+    declare @retake bit;
+    --@babelfish declare @nap int;
+    set @change_count = 0;
+    set @max_lag_milliseconds = 0;
+    set @iterations = 0;
+    if @sweep_group is null or @wait_milliseconds < 0 or @duration_milliseconds < 0
+       or @sleep_milliseconds < 0
+        throw 55003, 'changefeed: sweep_loop needs a sweep group, and no time may be negative', 1;
+    if @@trancount > 0
+        throw 55005, 'changefeed: sweep_loop must not be called inside a transaction: nobody would see the numbers before it ends', 1;
+    exec @result = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive',
+        @LockOwner = 'Session', @LockTimeout = @wait_milliseconds;
+    if @result < 0 return;
+    begin try
+        set @deadline = dateadd(millisecond, isnull(@duration_milliseconds, 50000), sysutcdatetime());
+        while 1 = 1
+        begin
+            delete from @work;
+            insert into @work (feed_id, shard)
+            select t.feed_id, t.shard from changefeed.shards_to_sweep(@sweep_group) t;
+            set @feed_id = null;
+            select top (1) @feed_id = w.feed_id, @shard = w.shard from @work w order by w.feed_id, w.shard;
+            while @feed_id is not null
+            begin
+                exec changefeed.sweep_shard @feed_id, @shard, @found output, @lag output;
+                set @change_count = @change_count + @found;
+                if @lag > @max_lag_milliseconds set @max_lag_milliseconds = @lag;
+                delete from @work where feed_id = @feed_id and shard = @shard;
+                set @feed_id = null;
+                select top (1) @feed_id = w.feed_id, @shard = w.shard from @work w order by w.feed_id, w.shard;
+            end;
+            -- Shards without our lock, and shards that got numbers since their waiters were told.
+            set @feed_id = null; --@sqlserver
+            select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number, --@sqlserver
+                   @retake = case when h.feed_id is null then 0 else 1 end --@sqlserver
+            from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
+            where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
+              and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
+            order by s.feed_id, s.shard; --@sqlserver
+            while @feed_id is not null --@sqlserver
+            begin --@sqlserver
+                set @name = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard); --@sqlserver
+                if @retake = 1 exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
+                delete from @held where feed_id = @feed_id and shard = @shard; --@sqlserver
+                exec @result = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', --@sqlserver
+                    @LockOwner = 'Session', @LockTimeout = 1000; --@sqlserver
+                if @result < 0 --@sqlserver
+                    throw 55004, 'changefeed: the lock that makes readers wait could not be taken', 1; --@sqlserver
+                insert into @held (feed_id, shard, told) values (@feed_id, @shard, @last); --@sqlserver
+                set @feed_id = null; --@sqlserver
+                select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number, --@sqlserver
+                       @retake = case when h.feed_id is null then 0 else 1 end --@sqlserver
+                from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
+                where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
+                  and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
+                order by s.feed_id, s.shard; --@sqlserver
+            end; --@sqlserver
+            set @iterations = @iterations + 1;
+            if sysutcdatetime() >= @deadline break;
+            waitfor delay @delay; --@sqlserver
+            --@babelfish select @nap = count(*) from (select pg_sleep(isnull(@sleep_milliseconds, 20) / 1000.0) as slept) naps;
+        end;
+    end try
+    begin catch
+        -- Somebody else must be able to take over even if our caller keeps the connection. Locks
+        -- that were never taken or are gone with a transaction are not released a second time.
+        if xact_state() <> 0 rollback transaction;
+        while exists (select 1 from @held) --@sqlserver
+        begin --@sqlserver
+            select top (1) @feed_id = h.feed_id, @shard = h.shard from @held h; --@sqlserver
+            set @name = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard); --@sqlserver
+            exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
+            delete from @held where feed_id = @feed_id and shard = @shard; --@sqlserver
+        end; --@sqlserver
+        exec sp_releaseapplock @Resource = @lock, @LockOwner = 'Session';
+        throw;
+    end catch;
+    while exists (select 1 from @held) --@sqlserver
+    begin --@sqlserver
+        select top (1) @feed_id = h.feed_id, @shard = h.shard from @held h; --@sqlserver
+        set @name = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard); --@sqlserver
+        exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
+        delete from @held where feed_id = @feed_id and shard = @shard; --@sqlserver
+    end; --@sqlserver
+    exec sp_releaseapplock @Resource = @lock, @LockOwner = 'Session';
+end;
+GO
+
+-- Returns when the shard has numbers beyond @change_sequence_number, or when the time is over;
+-- read to find out which. To be called inside a transaction, which owns the waiting lock. While a
+-- sweep_loop runs, it wakes us. Where none does (the changefeed program may be sweeping instead),
+-- the lock is free and we look again every few milliseconds. Our place in the queue may be taken
+-- just after a wake-up, so no wait is longer than a second; a client that cannot live with that
+-- uses longpoll_guard.
+create procedure changefeed.longpoll
+    @feed_id smallint, @shard smallint, @change_sequence_number bigint, @timeout_milliseconds int
+as
+begin
+    set nocount on;
+    declare @name nvarchar(255) = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard);
+    declare @deadline datetime2(3) = dateadd(millisecond, @timeout_milliseconds, sysutcdatetime());
+    declare @left int, @result int, @last bigint;
+    --@babelfish declare @nap int;
+    if @@trancount = 0
+        throw 55012, 'changefeed: longpoll must be called inside a transaction', 1;
+    while 1 = 1
+    begin
+        -- Uncommitted, because a snapshot transaction would see the same old number for ever; the
+        -- caller reads again, so a number that is taken back does no harm.
+        set @last = null;
+        select @last = s.last_change_sequence_number from changefeed.shard s with (readuncommitted)
+        where s.feed_id = @feed_id and s.shard = @shard;
+        if @last is null throw 55013, 'changefeed: there is no such feed or shard', 1;
+        if @last > @change_sequence_number return;
+        set @left = datediff(millisecond, sysutcdatetime(), @deadline);
+        if @left <= 0 return;
+        if @left > 1000 set @left = 1000;
+        --@babelfish select @nap = count(*) from (select pg_sleep(case when @left < 20 then @left else 20 end / 1000.0) as slept) naps;
+        exec @result = sp_getapplock @Resource = @name, @LockMode = 'Shared', --@sqlserver
+            @LockOwner = 'Transaction', @LockTimeout = @left; --@sqlserver
+        if @result in (0, 1) exec sp_releaseapplock @Resource = @name, @LockOwner = 'Transaction'; --@sqlserver
+        if @result = 0 waitfor delay '00:00:00.020'; --@sqlserver
+        if @result < -1 throw 55010, 'changefeed: waiting was cut off', 1; --@sqlserver
+    end;
+end;
+GO
+
+-- Tells a client whether its call of longpoll, made in the given transaction on another
+-- connection, is really waiting: whoever reads after that cannot miss a wake-up. Needs VIEW SERVER
+-- STATE; nothing else of ours does.
+create procedure changefeed.longpoll_guard @transaction_id bigint, @blocked bit output as
+begin
+    set nocount on;
+    set @blocked = 0;
+    declare @turn int = 0; --@sqlserver
+    while @turn < 100 and @blocked = 0 --@sqlserver
+    begin --@sqlserver
+        if exists (select 1 from sys.dm_tran_locks l --@sqlserver
+                   where l.resource_type = 'APPLICATION' and l.request_status = 'WAIT' --@sqlserver
+                     and l.request_owner_type = 'TRANSACTION' --@sqlserver
+                     and l.request_owner_id = @transaction_id) --@sqlserver
+            set @blocked = 1; --@sqlserver
+        else --@sqlserver
+            waitfor delay '00:00:00.010'; --@sqlserver
+        set @turn = @turn + 1; --@sqlserver
+    end; --@sqlserver
+end;
+GO
+
+-- Rows behind captured changes ------------------------------------------------------------------
+
+-- The primary key of the row that a captured change is about: a JSON array of texts, in key
+-- order. Text is the one form that every type can be written to and read back from.
+create table changefeed.change_row (
+    change_id bigint not null constraint pk_change_row primary key
+        constraint df_change_row default next value for changefeed.change_id,
+    shard     smallint not null,
+    [key]     nvarchar(max) not null
+);
+GO
+
+-- The bytes as text, 0x and two digits each: what style 1 of CONVERT does on SQL Server.
+create function changefeed.hex (@value varbinary(max)) returns varchar(max) as
+begin
+    return convert(varchar(max), @value, 1); --@sqlserver
+    --@babelfish if @value is null return null;
+    --@babelfish declare @text varchar(max) = '0x', @place int = 1, @byte int;
+    --@babelfish while @place <= datalength(@value)
+    --@babelfish begin
+    --@babelfish     set @byte = convert(int, substring(@value, @place, 1));
+    --@babelfish     set @text = @text + substring('0123456789ABCDEF', @byte / 16 + 1, 1)
+    --@babelfish                       + substring('0123456789ABCDEF', @byte % 16 + 1, 1);
+    --@babelfish     set @place = @place + 1;
+    --@babelfish end;
+    --@babelfish return @text;
+end;
+GO
+
+-- A trigger that publishes to a feed that is gone would fail the application's writes.
+create trigger changefeed.feed_delete on changefeed.feed after delete as
+begin
+    set nocount on;
+    --@babelfish delete s from changefeed.shard s join deleted d on d.feed_id = s.feed_id;
+    declare @drop nvarchar(max);
+    while 1 = 1
+    begin
+        set @drop = null;
+        select top (1) @drop = concat(N'drop trigger ', quotename(schema_name(o.schema_id)), N'.', quotename(t.name))
+        from deleted d
+        join sys.triggers t on t.name = concat(N'changefeed_', d.feed_id)
+        join sys.objects o on o.object_id = t.object_id;
+        if @drop is null break;
+        exec sys.sp_executesql @drop;
+    end;
+end;
+GO
+
+-- The shard of a text; documented in docs/feeds.md, the same on every database: the formula is
+-- over UTF-8, which SQL Server 2017 does not write by itself.
+create function changefeed.shard_of (@value nvarchar(max), @shards int) returns smallint as
+begin
+    if @value is null return 0;
+    declare @total bigint = 0, @byte int = 0, @place int = 1, @length int = len(@value + N'.') - 1;
+    declare @code int, @low int, @count int, @part int;
+    while @place <= @length and @byte < 255
+    begin
+        set @code = unicode(substring(@value, @place, 1));
+        if @code between 55296 and 56319 and @place < @length
+        begin
+            set @low = unicode(substring(@value, @place + 1, 1));
+            if @low between 56320 and 57343
+            begin
+                set @code = 65536 + (@code - 55296) * 1024 + (@low - 56320);
+                set @place = @place + 1;
+            end;
+        end;
+        set @count = case when @code < 128 then 1 when @code < 2048 then 2 when @code < 65536 then 3 else 4 end;
+        set @part = 1;
+        while @part <= @count and @byte < 255
+        begin
+            set @byte = @byte + 1;
+            set @total = @total + convert(bigint,
+                case when @count = 1 then @code
+                     when @part = 1 and @count = 2 then 192 + @code / 64
+                     when @part = 1 and @count = 3 then 224 + @code / 4096
+                     when @part = 1 then 240 + @code / 262144
+                     when @count - @part = 2 then 128 + (@code / 4096) % 64
+                     when @count - @part = 1 then 128 + (@code / 64) % 64
+                     else 128 + @code % 64 end)
+                * ((convert(bigint, @byte) * @byte * 7919) % 65521);
+            set @part = @part + 1;
+        end;
+        set @place = @place + 1;
+    end;
+    return convert(smallint, (((@total * 40503) % 4294967296) / 4096) % @shards);
+end;
+GO
+
+-- Consumers -------------------------------------------------------------------------------------
+
+create table changefeed.consumer (
+    name       varchar(100) not null,
+    feed_id    smallint not null,
+    shard      smallint not null,
+    -- Text, because other kinds of feeds have other kinds of cursors.
+    [cursor]   varchar(26) not null,
+    updated_at datetime2(3) not null constraint df_consumer_updated default sysutcdatetime(),
+    constraint pk_consumer primary key (name, feed_id, shard),
+    constraint ck_consumer_name check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name collate Latin1_General_BIN2) = 0),
+    constraint ck_consumer_cursor check ([cursor] <> '' and patindex('%[^0-9A-Z]%', [cursor] collate Latin1_General_BIN2) = 0),
+    constraint fk_consumer_shard foreign key (feed_id, shard)
+        references changefeed.shard (feed_id, shard) on delete cascade
+);
+GO
+
+-- Roles -----------------------------------------------------------------------------------------
+
+create role changefeed_reader;
+GO
+create role changefeed_writer;
+GO
+create role changefeed_admin;
+GO
+grant select on changefeed.schema_version to changefeed_reader;
+grant select on changefeed.feed to changefeed_reader;
+grant select on changefeed.feed_source to changefeed_reader;
+grant select on changefeed.shard to changefeed_reader;
+grant select on changefeed.progress to changefeed_reader;
+grant select on changefeed.change to changefeed_reader;
+grant select on changefeed.change_row to changefeed_reader;
+grant select on changefeed.backfill to changefeed_reader;
+grant select, insert, update, delete on changefeed.consumer to changefeed_reader;
+grant execute on changefeed.longpoll to changefeed_reader;
+grant insert on changefeed.change to changefeed_writer;
+grant update on changefeed.change_id to changefeed_writer; --@sqlserver
+grant select, insert, update, delete, execute, references, alter, view definition on schema::changefeed to changefeed_admin; --@sqlserver
+--@babelfish grant select, insert, update, delete, execute on schema::changefeed to changefeed_admin;
+GO

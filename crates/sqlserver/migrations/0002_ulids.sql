@@ -1,0 +1,4 @@
+-- changefeed 2: ULID transactions on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+
+insert into changefeed.schema_version (version) values (2);
+GO

@@ -1,0 +1,201 @@
+//! Giving numbers below the start to rows that are older than the feed.
+
+use changefeed_core::{Backfill, Error, Feed, Result, fill};
+
+use crate::connection::Connection;
+use crate::source::{Column, StoredSource, Table};
+use crate::{SqlServerStore, json, quote};
+
+/// Tables up to this many rows (by the catalogue's count) are counted exactly.
+const COUNT_EXACTLY: i64 = 1_000_000;
+
+impl SqlServerStore {
+    pub(crate) async fn backfill_batch(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        if batch == 0 {
+            return Err(Error::invalid("a backfill batch needs at least one row"));
+        }
+        let mut connection = self.connection().await?;
+        let Some(source) = StoredSource::load(&mut connection, feed.id).await? else {
+            return Err(Error::invalid(format!(
+                "feed '{}' does not know where its rows are, so there is nothing to backfill",
+                feed.name
+            ))
+            .advise("create feeds with --from TABLE or --rows TABLE"));
+        };
+        source.require_shard(feed)?;
+        let table = source.table(&mut connection, feed).await?;
+        begin(&mut connection, feed, &table).await?;
+        let sql = statement(&source, &table)?;
+        let limit = i32::try_from(batch).unwrap_or(i32::MAX);
+        let row = connection.one(&sql, &[&feed.id.0, &limit]).await?;
+        if row.get::<bool, _>(5) == Some(true) {
+            return Err(no_room(feed, &table));
+        }
+        Ok(Backfill::new(
+            row.get(1).unwrap_or_default(),
+            row.get(2).unwrap_or_default(),
+            row.get(3).unwrap_or_default(),
+            row.get::<bool, _>(4) == Some(true),
+        ))
+    }
+}
+
+fn no_room(feed: &Feed, table: &Table) -> Error {
+    Error::invalid(format!(
+        "the rows of {} do not fit below the start of feed '{}'",
+        table.name, feed.name
+    ))
+    .advise("create the feed with a larger --start")
+}
+
+/// Writes the state row of a backfill that has not begun.
+async fn begin(connection: &mut Connection, feed: &Feed, table: &Table) -> Result<()> {
+    let begun = connection
+        .query(
+            "select feed_id from changefeed.backfill where feed_id = @P1",
+            &[&feed.id.0],
+        )
+        .await?;
+    if !begun.is_empty() {
+        return Ok(());
+    }
+    let total = estimate(connection, table).await?;
+    let room: i64 = connection
+        .one(
+            "select min(l.start - l.low) from changefeed.shard s \
+             cross apply (select isnull(s.start, s.last_change_sequence_number) as start) b \
+             cross apply (select b.start, (select max(v.number) from \
+                 (values (b.start - 1000000000000000), (s.trimmed_to), (convert(bigint, 0))) \
+                 v(number)) as low) l \
+             where s.feed_id = @P1",
+            &[&feed.id.0],
+        )
+        .await?
+        .get(0)
+        .unwrap_or_default();
+    if total > room {
+        return Err(no_room(feed, table));
+    }
+    connection
+        .execute(
+            "insert into changefeed.backfill (feed_id, total) \
+             select @P1, @P2 where not exists \
+             (select 1 from changefeed.backfill with (updlock, holdlock) where feed_id = @P1)",
+            &[&feed.id.0, &total],
+        )
+        .await?;
+    Ok(())
+}
+
+/// How many rows a table has: exactly, unless counting would take long.
+pub(crate) async fn estimate(connection: &mut Connection, table: &Table) -> Result<i64> {
+    let estimate: Option<i64> = connection
+        .one(
+            "select convert(bigint, sum(p.rows)) from sys.partitions p \
+             where p.object_id = @P1 and p.index_id in (0, 1)",
+            &[&table.id],
+        )
+        .await?
+        .get(0);
+    if let Some(estimate) = estimate.filter(|rows| *rows >= COUNT_EXACTLY) {
+        return Ok(estimate);
+    }
+    let counted = format!("select count_big(*) from {}", table.sql);
+    Ok(connection.one(&counted, &[]).await?.get(0).unwrap_or(0))
+}
+
+/// Variables for the key of the last row done: their declarations, the statement that reads them
+/// from a JSON array of texts in `@last`, and the condition that goes on after them.
+pub(crate) struct Resume {
+    pub(crate) declare: String,
+    pub(crate) position: String,
+    pub(crate) condition: String,
+}
+
+pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
+    let variables: Vec<String> = (0..columns.len()).map(|n| format!("@key{n}")).collect();
+    let declare: Vec<String> = columns
+        .iter()
+        .zip(&variables)
+        .map(|(column, variable)| format!("declare {variable} {};", column.type_sql))
+        .collect();
+    let position: Vec<String> = columns
+        .iter()
+        .zip(&variables)
+        .enumerate()
+        .map(|(n, (column, variable))| {
+            let text = format!("json_value(@last, '$[{n}]')");
+            format!("set {variable} = {};", json::from_text(column, &text))
+        })
+        .collect();
+    // Row values cannot be compared here.
+    let names: Vec<String> = columns
+        .iter()
+        .map(|c| format!("{alias}.{}", quote::identifier(&c.name)))
+        .collect();
+    let turns: Vec<String> = (0..names.len())
+        .map(|n| {
+            let mut parts: Vec<String> = (0..n)
+                .map(|k| format!("{} = {}", names[k], variables[k]))
+                .collect();
+            parts.push(format!("{} > {}", names[n], variables[n]));
+            format!("({})", parts.join(" and "))
+        })
+        .collect();
+    Resume {
+        declare: declare.join("\n"),
+        position: position.join("\n"),
+        condition: format!("(@last is null or {})", turns.join(" or ")),
+    }
+}
+
+/// One batch as one statement.
+pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> {
+    let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
+    let own = Column::plain(
+        source.change_id_column.as_deref().unwrap_or("change_id"),
+        "bigint",
+    );
+    let (columns, ids, forget) = if source.captured {
+        (
+            table.key.as_slice(),
+            include_str!("sql/backfill_captured.sql"),
+            "    delete r from changefeed.change_row r join @ids i on i.change_id = r.change_id;",
+        )
+    } else {
+        (
+            std::slice::from_ref(&own),
+            include_str!("sql/backfill_joined.sql"),
+            "",
+        )
+    };
+    let names: Vec<String> = columns
+        .iter()
+        .map(|c| format!("t.{}", quote::identifier(&c.name)))
+        .collect();
+    let resume = resume_after(columns, "t");
+    let (change_id, condition) = if source.captured {
+        ("null".to_owned(), resume.condition)
+    } else {
+        let id = &names[0];
+        (
+            id.clone(),
+            format!("{id} is not null and {}", resume.condition),
+        )
+    };
+    Ok(fill(
+        include_str!("sql/backfill.sql"),
+        &[
+            ("declare", &resume.declare),
+            ("position", &resume.position),
+            ("shard", &shard),
+            ("key", &json::array(columns, "t")),
+            ("change_id", &change_id),
+            ("table", &table.sql),
+            ("resume", &condition),
+            ("order", &names.join(", ")),
+            ("ids", ids),
+            ("forget", forget),
+        ],
+    ))
+}

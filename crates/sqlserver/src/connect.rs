@@ -1,0 +1,237 @@
+//! Where to connect, and how.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use changefeed_core::{Error, Kind, Result};
+use tiberius::{AuthMethod, Client, Config, EncryptionLevel};
+use tokio::net::TcpStream;
+use tokio_util::compat::Compat;
+use url::Url;
+
+use crate::connection::dial;
+use crate::error::db;
+
+/// How long reaching the server may take, and then logging in.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Holds an access token for Azure, instead of user and password in the URL.
+const TOKEN: &str = "CHANGEFEED_SQLSERVER_ACCESS_TOKEN";
+
+const FORM: &str = "use sqlserver://user:password@host:1433/database";
+
+/// Where to connect, and how.
+#[derive(Debug, Clone)]
+pub struct Target {
+    config: Config,
+    host: String,
+    port: u16,
+}
+
+impl Target {
+    /// Reads a URL or an ADO connection string (`Server=…;Database=…`).
+    pub fn parse(text: &str) -> Result<Self> {
+        let target = if text.contains("://") {
+            from_url(text)?
+        } else {
+            from_ado(text)?
+        };
+        Ok(target.finished())
+    }
+
+    /// Whether this looks like an ADO connection string.
+    pub fn is_ado(text: &str) -> bool {
+        let first = text.split('=').next().unwrap_or_default().trim();
+        ["server", "data source", "addr", "address"]
+            .iter()
+            .any(|key| first.eq_ignore_ascii_case(key))
+    }
+
+    fn finished(mut self) -> Self {
+        self.config.application_name("changefeed");
+        self.config.handshake_timeout(Some(CONNECT_TIMEOUT));
+        // A sweep of a large backlog or somebody's lock takes as long as it takes; that the other
+        // side is gone is noticed by the sockets.
+        self.config.command_timeout(None);
+        // A character that is no character must not keep a row from being read.
+        self.config.lossy_utf16_decoding(true);
+        self
+    }
+
+    /// Connects. Azure may send us on to another address, once.
+    pub async fn connect(&self) -> Result<Client<Compat<TcpStream>>> {
+        let mut config = self.config.clone();
+        let (mut host, mut port) = (self.host.clone(), self.port);
+        for _ in 0..2 {
+            let tcp = tokio::time::timeout(CONNECT_TIMEOUT, dial(&host, port))
+                .await
+                .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
+                .map_err(|e| {
+                    Error::new(
+                        Kind::Unavailable,
+                        format!("the SQL Server at {host}:{port} cannot be reached"),
+                    )
+                    .advise("check host and port, and that the server is running")
+                    .caused_by(e)
+                })?;
+            match Client::connect(config.clone(), tcp).await {
+                Ok(client) => return Ok(client),
+                Err(tiberius::error::Error::Routing {
+                    host: elsewhere,
+                    port: there,
+                }) => {
+                    config.host(&elsewhere);
+                    config.port(there);
+                    (host, port) = (elsewhere, there);
+                }
+                Err(error) => return Err(db(error)),
+            }
+        }
+        Err(Error::new(
+            Kind::Unavailable,
+            "the server sends us from one address to the next",
+        ))
+    }
+}
+
+fn from_ado(text: &str) -> Result<Target> {
+    // The driver's message may quote a value, which may be a password.
+    let config = Config::from_ado_string(text).map_err(|_| {
+        Error::invalid("this is not a connection string for SQL Server").advise(FORM)
+    })?;
+    let address = config.get_addr();
+    let (host, port) = address
+        .rsplit_once(':')
+        .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)))
+        .ok_or_else(|| Error::invalid("the connection string names no server").advise(FORM))?;
+    Ok(Target { config, host, port })
+}
+
+fn from_url(text: &str) -> Result<Target> {
+    let url = Url::parse(text).map_err(|e| {
+        Error::invalid("this is not a SQL Server URL")
+            .advise(format!(
+                "{FORM}; write special characters in the password as %XX"
+            ))
+            .caused_by(e)
+    })?;
+    let host = match url.host() {
+        Some(url::Host::Ipv6(address)) => address.to_string(),
+        Some(host) => host.to_string(),
+        None => return Err(Error::invalid("the URL names no host").advise(FORM)),
+    };
+    let port = url.port().unwrap_or(1433);
+    let mut config = Config::new();
+    config.host(&host);
+    config.port(port);
+    config.encryption(EncryptionLevel::Required);
+    let database = decoded(url.path().trim_start_matches('/'))?;
+    if !database.is_empty() {
+        config.database(database);
+    }
+    let user = decoded(url.username())?;
+    config.authentication(match std::env::var(TOKEN) {
+        _ if !user.is_empty() => {
+            AuthMethod::sql_server(user, decoded(url.password().unwrap_or_default())?)
+        }
+        Ok(token) if !token.is_empty() => AuthMethod::aad_token(token),
+        _ => {
+            return Err(Error::invalid("the URL names no user")
+                .advise(format!("{FORM}, or put an access token into {TOKEN}")));
+        }
+    });
+    for (key, value) in url.query_pairs() {
+        option(&mut config, &key, &value)?;
+    }
+    Ok(Target { config, host, port })
+}
+
+fn option(config: &mut Config, key: &str, value: &str) -> Result<()> {
+    let plain: String = key
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric())
+        .map(|c| c.to_ascii_lowercase())
+        .collect();
+    match plain.as_str() {
+        "encrypt" => config.encryption(match value.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "1" | "mandatory" | "required" => EncryptionLevel::Required,
+            "strict" => EncryptionLevel::Strict,
+            // The login is encrypted even so, as every client does it.
+            "false" | "no" | "0" | "optional" => EncryptionLevel::Off,
+            "off" | "disable" => EncryptionLevel::NotSupported,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "encrypt={value} is not known: use true, strict, false or off"
+                )));
+            }
+        }),
+        "trustservercertificate" => match value.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "1" => config.trust_cert(),
+            "false" | "no" | "0" => {}
+            _ => {
+                return Err(Error::invalid(format!(
+                    "trust_server_certificate={value} is not known: use true or false"
+                )));
+            }
+        },
+        "trustservercertificateca" => config.trust_cert_ca(value),
+        "hostnameincertificate" => config.hostname_in_certificate(value),
+        "applicationintent" => config.readonly(value.eq_ignore_ascii_case("readonly")),
+        "multisubnetfailover" => config.multi_subnet_failover(value.eq_ignore_ascii_case("true")),
+        _ => {
+            return Err(
+                Error::invalid(format!("the URL has an option '{key}' that is not known")).advise(
+                    "there are encrypt, trust_server_certificate, trust_server_certificate_ca, \
+                     host_name_in_certificate, application_intent and multi_subnet_failover",
+                ),
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Without `%XX`.
+fn decoded(text: &str) -> Result<Cow<'_, str>> {
+    percent_encoding::percent_decode_str(text)
+        .decode_utf8()
+        .map_err(|e| {
+            Error::invalid("the URL is not UTF-8")
+                .advise(FORM)
+                .caused_by(e)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_and_a_connection_string_name_the_same_server() {
+        for text in [
+            "sqlserver://sa:p%40ss@db.example:1444/shop?encrypt=true",
+            "mssql://sa:p%40ss@db.example:1444/shop?Trust_Server_Certificate=true",
+            "Server=tcp:db.example,1444;Database=shop;User Id=sa;Password=p@ss",
+        ] {
+            let target = Target::parse(text).unwrap();
+            assert_eq!((target.host.as_str(), target.port), ("db.example", 1444));
+        }
+        assert!(Target::is_ado("Data Source=x;"));
+        assert!(!Target::is_ado("sqlite:server=x.db"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_the_password() {
+        for (text, word) in [
+            ("sqlserver://", "URL"),
+            ("sqlserver://u:secret@h/d?encrypt=maybe", "encrypt"),
+            ("sqlserver://u:secret@h/d?speed=high", "speed"),
+            ("sqlserver://h/d", "user"),
+            ("sqlserver://u:secret@h:99999/d", "URL"),
+        ] {
+            let error = Target::parse(text).unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid, "{text}");
+            let told = format!("{error} {}", error.advice().unwrap_or_default());
+            assert!(told.contains(word) && !told.contains("secret"), "{told}");
+        }
+    }
+}

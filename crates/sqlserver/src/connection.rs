@@ -1,0 +1,278 @@
+//! Connections and their pool.
+
+use std::time::{Duration, Instant};
+
+use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
+use deadpool::managed::{self, Metrics, Object, RecycleError, RecycleResult};
+use tiberius::{Client, QueryStream, Row, ToSql};
+use tokio::net::TcpStream;
+use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
+
+use crate::SqlServerStore;
+use crate::connect::Target;
+use crate::error::db;
+use crate::platform::{Platform, batches};
+
+/// Connections a store keeps at most.
+const POOL_SIZE: usize = 10;
+/// A connection that nobody has used for so long is asked whether it is alive.
+const TRUSTED_FOR: Duration = Duration::from_secs(15);
+
+/// What every session of ours is set to, whatever the login's or the server's defaults are:
+/// filtered indexes need the ANSI settings, and an error of ours must undo its transaction.
+const SESSION: &str = "set nocount on; set xact_abort on; set implicit_transactions off; \
+     set ansi_nulls on; set ansi_padding on; set ansi_warnings on; set arithabort on; \
+     set concat_null_yields_null on; set quoted_identifier on; set numeric_roundabort off; \
+     set dateformat ymd; set datefirst 7; set lock_timeout 30000; \
+     set transaction isolation level read committed";
+
+/// A pool of connections.
+pub(crate) type Pool = managed::Pool<Manager>;
+
+/// A parameter of a statement.
+pub(crate) type Parameter<'a> = &'a dyn ToSql;
+
+/// A connection to the server. A call that was cut off in the middle (its future was dropped)
+/// leaves it unusable, and it is thrown away.
+pub struct Connection {
+    client: Client<Compat<TcpStream>>,
+    used: Instant,
+    /// Whether the last call was answered to its end, and no transaction is open.
+    whole: bool,
+    depth: usize,
+}
+
+impl Connection {
+    /// Connects, outside of any pool.
+    pub async fn open(target: &Target) -> Result<Self> {
+        let client = target.connect().await?;
+        let mut connection = Connection {
+            client,
+            used: Instant::now(),
+            whole: true,
+            depth: 0,
+        };
+        connection.batch(SESSION).await?;
+        Ok(connection)
+    }
+
+    /// Runs a statement with parameters `@P1`, `@P2`, … and returns the rows of its last result
+    /// that has any.
+    pub async fn query(&mut self, sql: &str, parameters: &[&dyn ToSql]) -> Result<Vec<Row>> {
+        self.tried(sql, parameters).await.map_err(db)
+    }
+
+    /// The same, with the driver's own error.
+    pub(crate) async fn tried(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>, tiberius::error::Error> {
+        Ok(self
+            .results(sql, parameters)
+            .await?
+            .into_iter()
+            .rfind(|rows| !rows.is_empty())
+            .unwrap_or_default())
+    }
+
+    /// All results of a statement.
+    pub(crate) async fn results(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
+        self.whole = false;
+        let answer = match self.client.query(sql, parameters).await {
+            Ok(stream) => stream.into_results().await,
+            Err(error) => Err(error),
+        };
+        self.answered(answer)
+    }
+
+    /// Runs a statement that returns exactly one row.
+    pub(crate) async fn one(&mut self, sql: &str, parameters: &[Parameter<'_>]) -> Result<Row> {
+        self.query(sql, parameters)
+            .await?
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::new(Kind::Database, "the server returned no row"))
+    }
+
+    /// Runs a statement and returns how many rows it changed.
+    pub async fn execute(&mut self, sql: &str, parameters: &[&dyn ToSql]) -> Result<u64> {
+        self.tried_execute(sql, parameters).await.map_err(db)
+    }
+
+    /// The same, with the driver's own error. `NOCOUNT` is on, so the number comes as a row.
+    pub(crate) async fn tried_execute(
+        &mut self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<u64, tiberius::error::Error> {
+        let counted = format!("{sql}; select convert(bigint, @@rowcount)");
+        let rows = self.tried(&counted, parameters).await?;
+        let count = rows.first().and_then(|row| row.get::<i64, _>(0));
+        Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
+    }
+
+    /// Runs a batch without parameters: what may have to be the only statement of its batch.
+    pub async fn batch(&mut self, sql: &str) -> Result<()> {
+        self.tried_batch(sql).await.map_err(db)
+    }
+
+    /// The same, with the driver's own error.
+    pub(crate) async fn tried_batch(&mut self, sql: &str) -> Result<(), tiberius::error::Error> {
+        self.simple(sql).await.map(drop)
+    }
+
+    /// All results of a batch without parameters.
+    pub async fn simple(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
+        self.whole = false;
+        let answer = match self.client.simple_query(sql).await {
+            Ok(stream) => QueryStream::into_results(stream).await,
+            Err(error) => Err(error),
+        };
+        self.answered(answer)
+    }
+
+    /// Calls a procedure, with its arguments as SQL, and returns the rows of its last result that
+    /// has any. As a batch, not with parameters: within `sp_executesql`, which carries those,
+    /// Babelfish mistakes the names in checks of foreign keys.
+    pub(crate) async fn call(&mut self, call: &str) -> Result<Vec<Row>> {
+        let results = self.simple(call).await.map_err(db)?;
+        Ok(results
+            .into_iter()
+            .rfind(|rows| !rows.is_empty())
+            .unwrap_or_default())
+    }
+
+    /// Runs a script, batch by batch.
+    pub(crate) async fn script(&mut self, script: &str) -> Result<()> {
+        for batch in batches(script) {
+            self.batch(&batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins a transaction. Who does not come to [`commit`](Self::commit) has it rolled back:
+    /// the connection goes back to no pool.
+    pub async fn begin(&mut self) -> Result<()> {
+        self.batch("begin transaction").await?;
+        self.depth += 1;
+        Ok(())
+    }
+
+    /// Commits.
+    pub async fn commit(&mut self) -> Result<()> {
+        self.batch("commit transaction").await?;
+        self.depth = 0;
+        Ok(())
+    }
+
+    /// Rolls back.
+    pub async fn rollback(&mut self) -> Result<()> {
+        self.batch("if @@trancount > 0 rollback transaction")
+            .await?;
+        self.depth = 0;
+        Ok(())
+    }
+
+    /// Which server this is.
+    pub(crate) async fn platform(&mut self) -> Result<Platform> {
+        let row = self
+            .one(
+                "select case when @@version like '%Babelfish%' then 1 else 0 end",
+                &[],
+            )
+            .await?;
+        Ok(match row.get::<i32, _>(0) {
+            Some(1) => Platform::Babelfish,
+            _ => Platform::SqlServer,
+        })
+    }
+
+    fn answered<T>(
+        &mut self,
+        answer: Result<T, tiberius::error::Error>,
+    ) -> Result<T, tiberius::error::Error> {
+        // An error that the server reported was read to its end; any other leaves the stream
+        // somewhere in between.
+        self.whole = matches!(&answer, Ok(_) | Err(tiberius::error::Error::Server(_)));
+        self.used = Instant::now();
+        answer
+    }
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+/// Makes connections for the pool.
+#[derive(Debug)]
+pub(crate) struct Manager(Target);
+
+impl managed::Manager for Manager {
+    type Type = Connection;
+    type Error = Error;
+
+    async fn create(&self) -> Result<Connection> {
+        Connection::open(&self.0).await
+    }
+
+    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<Error> {
+        if !connection.whole || connection.depth > 0 {
+            return Err(RecycleError::message("cut off in the middle of a call"));
+        }
+        if connection.used.elapsed() > TRUSTED_FOR {
+            connection.batch("select 1").await?;
+        }
+        Ok(())
+    }
+}
+
+/// A pool of connections to a server.
+pub(crate) fn pool(target: Target) -> Result<Pool> {
+    Pool::builder(Manager(target))
+        .max_size(POOL_SIZE)
+        .build()
+        .map_err(|e| Error::new(Kind::Unavailable, "no connection pool").caused_by(e))
+}
+
+/// A connection from a pool.
+pub(crate) async fn get(pool: &Pool) -> Result<Object<Manager>> {
+    pool.get().await.map_err(|e| match e {
+        managed::PoolError::Backend(error) => error,
+        other => Error::new(
+            Kind::Unavailable,
+            "no connection to the database is to be had",
+        )
+        .caused_by(other),
+    })
+}
+
+impl SqlServerStore {
+    /// A connection from the pool, whatever is installed in the database.
+    pub(crate) async fn raw_connection(&self) -> Result<Object<Manager>> {
+        get(&self.inner.pool).await
+    }
+
+    /// A connection to a database whose schema this program knows.
+    pub(crate) async fn connection(&self) -> Result<Object<Manager>> {
+        use std::sync::atomic::Ordering;
+        if !self.inner.schema_checked.load(Ordering::Relaxed) {
+            require_current(self.schema().await?)?;
+            self.inner.schema_checked.store(true, Ordering::Relaxed);
+        }
+        self.raw_connection().await
+    }
+}
+
+/// A stream that the driver can use.
+pub(crate) async fn dial(host: &str, port: u16) -> std::io::Result<Compat<TcpStream>> {
+    let tcp = TcpStream::connect((host, port)).await?;
+    tcp.set_nodelay(true)?;
+    Ok(tcp.compat_write())
+}

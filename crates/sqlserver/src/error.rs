@@ -1,0 +1,104 @@
+//! What the server says, in our words. Decided by error number, never by message text.
+
+use changefeed_core::{Error, Kind};
+
+/// A row is there already: primary key, unique index.
+const DUPLICATE: [u32; 2] = [2627, 2601];
+/// There is no such object, or no such column.
+const UNDEFINED: [u32; 2] = [208, 207];
+
+/// Turns an error of the driver into ours.
+pub(crate) fn db(error: tiberius::error::Error) -> Error {
+    let (code, message) = match &error {
+        tiberius::error::Error::Server(reported) => {
+            (reported.code(), reported.message().to_owned())
+        }
+        tiberius::error::Error::Tls(_) => {
+            return Error::new(
+                Kind::Unavailable,
+                "the server and we could not agree on an encrypted connection",
+            )
+            .advise(
+                "if its certificate is its own, add trust_server_certificate=true to the URL, or \
+                 name the authority with trust_server_certificate_ca=FILE",
+            )
+            .caused_by(error);
+        }
+        tiberius::error::Error::Io { .. } => {
+            return Error::new(Kind::Unavailable, "the SQL Server cannot be reached")
+                .advise("check host and port, and that the server is running")
+                .caused_by(error);
+        }
+        _ => {
+            return Error::new(
+                Kind::Database,
+                "the conversation with the SQL Server failed",
+            )
+            .caused_by(error);
+        }
+    };
+    match code {
+        18456 | 18452 | 18470 | 18487 | 18488 => Error::new(
+            Kind::Permission,
+            format!("the server refused the login: {message}"),
+        )
+        .advise("check user and password in the database URL"),
+        4060 | 911 => {
+            Error::new(Kind::NotFound, message).advise("create it, or correct the database URL")
+        }
+        // Permission denied on an object, a column, a statement; no view of the definition.
+        229 | 230 | 262 | 297 | 300 | 371 | 916 | 1088 | 2760 | 3704 | 15151 | 15247 | 15562 => {
+            Error::new(
+                Kind::Permission,
+                format!("the database user lacks a right: {message}"),
+            )
+            .advise(
+                "grant it, or add the user to changefeed_reader, changefeed_writer or \
+             changefeed_admin; docs/sqlserver.md lists what each may do",
+            )
+        }
+        // Deadlock victim, lock timeout, snapshot conflict.
+        1205 | 1222 | 3960 => Error::new(Kind::Busy, message),
+        // Azure: moving, throttled, too many requests, out of reach; shutting down; starting.
+        40613
+        | 40501
+        | 40197
+        | 10928
+        | 10929
+        | 49918..=49920
+        | 6005
+        | 6006
+        | 596
+        | 921
+        | 922
+        | 926
+        | 17830 => Error::new(
+            Kind::Unavailable,
+            format!("the server is not available: {message}"),
+        ),
+        _ => Error::new(Kind::Database, format!("{message} (error {code})")),
+    }
+}
+
+/// Whether a row with this key is there already.
+pub(crate) fn is_duplicate(error: &tiberius::error::Error) -> bool {
+    error.code().is_some_and(|code| DUPLICATE.contains(&code))
+}
+
+/// Whether a row refers to one that is not there, or a value is not allowed.
+pub(crate) fn is_constraint(error: &tiberius::error::Error) -> bool {
+    error.code() == Some(547)
+}
+
+/// Whether the error says that a table or column is not there (any more).
+pub(crate) fn is_undefined(error: &tiberius::error::Error) -> bool {
+    error.code().is_some_and(|code| UNDEFINED.contains(&code))
+}
+
+/// Says that a capability is not there on this database.
+pub(crate) fn not_yet(what: &str) -> Error {
+    Error::new(
+        Kind::Unsupported,
+        format!("{what} do not work on SQL Server yet"),
+    )
+}

@@ -1,0 +1,86 @@
+//! The SQL Server store.
+//!
+//! How changes get their numbers is told at the top of `migrations/0001_feeds.sql`: a sweep is
+//! one call of a stored procedure, so this crate holds no lock and no transaction between round
+//! trips. The rooms are the same as in the other stores.
+
+mod backfill;
+mod capture;
+mod connect;
+mod connection;
+mod consumers;
+mod error;
+mod events;
+mod feeds;
+mod json;
+mod leases;
+mod platform;
+mod quote;
+mod read;
+mod schema;
+mod source;
+mod sweep;
+mod triggers;
+mod trim;
+mod ulids;
+mod wake;
+mod watches;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use changefeed_core::{Result, WakeHub};
+pub use connect::Target;
+pub use connection::Connection;
+pub use consumers::advance_consumer;
+pub use platform::Platform;
+pub use schema::migration_script;
+pub use tiberius;
+
+/// A SQL Server database with changefeed in it. Cheap to clone; clones share connections.
+#[derive(Clone)]
+pub struct SqlServerStore {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: connection::Pool,
+    platform: Platform,
+    hub: WakeHub,
+    prober: wake::Prober,
+    joins: source::Joins,
+    schema_checked: AtomicBool,
+}
+
+impl SqlServerStore {
+    /// Connects to `sqlserver://user:password@host:1433/database`, or by an ADO connection
+    /// string. One connection is made at once, so that a wrong password or host is an error here
+    /// and not later.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let pool = connection::pool(Target::parse(url)?)?;
+        let mut first = connection::get(&pool).await?;
+        let platform = first.platform().await?;
+        drop(first);
+        Ok(SqlServerStore {
+            inner: Arc::new(Inner {
+                pool,
+                platform,
+                hub: WakeHub::default(),
+                prober: wake::Prober::default(),
+                joins: source::Joins::default(),
+                schema_checked: AtomicBool::new(false),
+            }),
+        })
+    }
+
+    /// Which server it is.
+    pub fn platform(&self) -> Platform {
+        self.inner.platform
+    }
+}
+
+impl std::fmt::Debug for SqlServerStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SqlServerStore").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Reading pages.
+
+use changefeed_core::{
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, Result, ShardId,
+};
+use serde_json::value::RawValue;
+use tiberius::Row;
+
+use crate::SqlServerStore;
+use crate::error::{db, is_undefined};
+use crate::source::Rows;
+
+/// The ends of a shard, and the number before its first live one.
+struct Ends {
+    bounds: Bounds,
+    start: i64,
+}
+
+impl SqlServerStore {
+    pub(crate) async fn read_page(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        after: After,
+        limit: usize,
+    ) -> Result<Page> {
+        let limit = Page::check_limit(limit)?;
+        let from = match after {
+            After::First => 0,
+            // What is asked for lies in the future; only the end is needed.
+            After::Last | After::Time(_) => i64::MAX,
+            // A cursor of another kind is refused below, together with those out of bounds.
+            After::Cursor(cursor) => cursor.number().unwrap_or(i64::MAX),
+        };
+        let (mut page, ends) = match self.fetch(feed, shard, from, limit).await? {
+            Ok(found) => found,
+            Err(_) => {
+                // The table behind the feed was altered since we looked at it: look again, once.
+                self.inner.joins.forget(feed.id);
+                self.fetch(feed, shard, from, limit).await?.map_err(db)?
+            }
+        };
+        // Lets `feed` explain a shard that does not exist.
+        let Some(ends) = ends else {
+            feed.shard(shard)?;
+            return Err(Error::not_found(format!(
+                "feed '{}' has no shard {shard}",
+                feed.name
+            )));
+        };
+        let start = ends.bounds.begin(feed, shard, after)?;
+        keep_contiguous(&mut page, start.max(ends.start));
+        let next = page
+            .last()
+            .map_or(Cursor::Number(start), |change| change.cursor);
+        Ok(Page {
+            changes: page,
+            next,
+        })
+    }
+
+    /// Reads a page and then the ends of the shard, in one round trip. The inner result is an
+    /// error if the table behind the feed is not as we knew it.
+    async fn fetch(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        from: i64,
+        limit: usize,
+    ) -> Result<Result<(Vec<Change>, Option<Ends>), tiberius::error::Error>> {
+        let mut connection = self.connection().await?;
+        let join = self.join(&mut connection, feed).await?;
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let answer = connection
+            .results(&join.sql, &[&feed.id.0, &shard.0, &from, &limit])
+            .await;
+        let mut results = match answer {
+            Ok(results) => results,
+            Err(error) if is_undefined(&error) => return Ok(Err(error)),
+            Err(error) => return Err(db(error)),
+        };
+        let ends = results.pop().and_then(|rows| {
+            let row = rows.first()?;
+            Some(Ends {
+                bounds: Bounds {
+                    last: row.get(0)?,
+                    trimmed_to: row.get(1)?,
+                },
+                start: row.get(2)?,
+            })
+        });
+        let changes: Result<Vec<Change>> = results
+            .iter()
+            .flatten()
+            .map(|row| change(row, join.rows))
+            .collect();
+        Ok(Ok((changes?, ends)))
+    }
+}
+
+/// Live numbers have no gaps. Where the database does not version rows, a scan that waited for a
+/// lock of the sweep may have passed rows that got their numbers meanwhile: what comes after such
+/// a gap is left for the next look.
+fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) {
+    let mut expected = before_live + 1;
+    let whole = page
+        .iter()
+        .position(|change| match change.cursor.number() {
+            Some(number) if number >= expected => {
+                let gap = number > expected;
+                expected = number + 1;
+                gap
+            }
+            _ => false,
+        })
+        .unwrap_or(page.len());
+    page.truncate(whole);
+}
+
+fn change(row: &Row, rows: Rows) -> Result<Change> {
+    let content = match rows {
+        Rows::None => Content::Unknown,
+        Rows::Current => content(row.get(2))?,
+        Rows::Events => event(row)?,
+    };
+    Ok(Change {
+        cursor: Cursor::Number(row.get(0).unwrap_or_default()),
+        change_id: row.get(1),
+        content,
+    })
+}
+
+/// An event, or none if it was cleaned up.
+fn event(row: &Row) -> Result<Content> {
+    let Some(op) = row.get::<&str, _>(2) else {
+        return Ok(Content::Gone);
+    };
+    Ok(Content::Event {
+        op: Operation::from_letter(op)?,
+        old: row.get::<&str, _>(3).map(raw).transpose()?,
+        new: row.get::<&str, _>(4).map(raw).transpose()?,
+    })
+}
+
+/// A row as the database wrote it, or none.
+pub(crate) fn content(json: Option<&str>) -> Result<Content> {
+    match json {
+        Some(json) => raw(json).map(Content::Row),
+        None => Ok(Content::Gone),
+    }
+}
+
+pub(crate) fn raw(json: &str) -> Result<Box<RawValue>> {
+    RawValue::from_string(json.to_owned()).map_err(|e| {
+        Error::new(
+            Kind::Database,
+            "the database returned a row that is not JSON",
+        )
+        .caused_by(e)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(numbers: &[i64], before_live: i64) -> Vec<i64> {
+        let mut page: Vec<Change> = numbers
+            .iter()
+            .map(|n| Change {
+                cursor: Cursor::Number(*n),
+                change_id: Some(*n),
+                content: Content::Unknown,
+            })
+            .collect();
+        keep_contiguous(&mut page, before_live);
+        page.iter().filter_map(|c| c.cursor.number()).collect()
+    }
+
+    #[test]
+    fn a_page_ends_where_a_live_number_is_missing() {
+        assert_eq!(kept(&[11, 12, 13], 10), [11, 12, 13]);
+        assert_eq!(kept(&[11, 13], 10), [11]);
+        assert_eq!(kept(&[12], 10), [0i64; 0]);
+        // Numbers of old data may have gaps, and live ones begin after the start.
+        assert_eq!(kept(&[3, 7, 11, 12], 10), [3, 7, 11, 12]);
+        assert_eq!(kept(&[3, 7, 12], 10), [3, 7]);
+    }
+}

@@ -1,0 +1,125 @@
+//! Installing and removing the schema.
+
+use std::sync::atomic::Ordering;
+
+use async_trait::async_trait;
+use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
+
+use crate::SqlServerStore;
+use crate::connection::Connection;
+
+/// Every step, by ascending version.
+const MIGRATIONS: [(i32, &str); 4] = [
+    (1, include_str!("../migrations/0001_feeds.sql")),
+    (2, include_str!("../migrations/0002_ulids.sql")),
+    (3, include_str!("../migrations/0003_events.sql")),
+    (4, include_str!("../migrations/0004_watches.sql")),
+];
+
+/// Keeps migrations apart, until the transaction ends.
+const LOCK: &str = "declare @result int; \
+     exec @result = sp_getapplock @Resource = 'changefeed.migrate', @LockMode = 'Exclusive', \
+         @LockOwner = 'Transaction', @LockTimeout = 120000; \
+     if @result < 0 throw 55000, 'changefeed: another migration is at work', 1";
+
+/// The SQL that installs everything into an empty database, for people who run it themselves.
+pub fn migration_script() -> String {
+    let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, sql)| *sql).collect();
+    format!(
+        "-- Run this with sqlcmd -b -I, or with any tool that stops at the first error.\n\
+         set xact_abort on;\nset quoted_identifier on;\nset ansi_nulls on;\nGO\n\
+         begin transaction;\nGO\n\n{}\ncommit transaction;\nGO\n",
+        steps.join("\n")
+    )
+}
+
+async fn installed(connection: &mut Connection) -> Result<SchemaState> {
+    let row = connection
+        .one("select object_id(N'changefeed.schema_version')", &[])
+        .await?;
+    if row.get::<i32, _>(0).is_none() {
+        return Ok(SchemaState::Missing);
+    }
+    let row = connection
+        .one(
+            "select convert(int, coalesce(max(version), 0)) from changefeed.schema_version",
+            &[],
+        )
+        .await?;
+    Ok(SchemaState::At(row.get(0).unwrap_or(0)))
+}
+
+#[async_trait]
+impl SchemaStore for SqlServerStore {
+    async fn schema(&self) -> Result<SchemaState> {
+        installed(&mut *self.raw_connection().await?).await
+    }
+
+    async fn migrate(&self) -> Result<Migration> {
+        let mut connection = self.raw_connection().await?;
+        connection.begin().await?;
+        // Instances that start together queue here; all but the first find nothing to do.
+        connection.batch(LOCK).await?;
+        let pending = installed(&mut connection).await?.pending()?;
+        let from = pending.start() - 1;
+        for (version, sql) in MIGRATIONS {
+            if pending.contains(&version) {
+                connection
+                    .script(&self.inner.platform.adapt(sql))
+                    .await
+                    .map_err(|error| explain(version, error))?;
+            }
+        }
+        connection.commit().await?;
+        self.inner.schema_checked.store(false, Ordering::Relaxed);
+        Ok(Migration {
+            from,
+            to: SCHEMA_VERSION,
+        })
+    }
+
+    async fn uninstall(&self) -> Result<()> {
+        let mut connection = self.raw_connection().await?;
+        connection.begin().await?;
+        connection.batch(LOCK).await?;
+        let foreign: Vec<String> = connection
+            .query(include_str!("sql/foreign_tables.sql"), &[])
+            .await?
+            .iter()
+            .filter_map(|row| row.get::<&str, _>(0).map(str::to_owned))
+            .collect();
+        if !foreign.is_empty() {
+            return Err(Error::invalid(format!(
+                "the schema changefeed also holds tables that are not ours: {}",
+                foreign.join(", ")
+            ))
+            .advise("move them to another schema"));
+        }
+        // One statement after the other: what refers to something goes before it.
+        for row in connection
+            .query(include_str!("sql/uninstall.sql"), &[])
+            .await?
+        {
+            if let Some(drop) = row.get::<&str, _>(0) {
+                connection.batch(drop).await?;
+            }
+        }
+        connection.commit().await?;
+        self.inner.schema_checked.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn explain(version: i32, error: Error) -> Error {
+    let advice = match error.kind() {
+        Kind::Permission => {
+            "grant CREATE SCHEMA, CREATE TABLE, CREATE PROCEDURE, CREATE FUNCTION and CREATE ROLE \
+             to this user, or give the output of `changefeed migrate --print` to somebody who has \
+             them"
+        }
+        _ => "nothing was changed",
+    };
+    Error::new(error.kind(), format!("migration {version} failed: {error}"))
+        .advise(advice)
+        .caused_by(error)
+}

@@ -1,0 +1,381 @@
+//! The table behind a feed, as the catalogue describes it now, and the SQL that joins its rows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use changefeed_core::{Error, Feed, FeedId, Kind, Result, Source, TableName};
+
+use crate::connection::Connection;
+use crate::{SqlServerStore, json, quote};
+
+/// A column of a table.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Column {
+    pub(crate) name: String,
+    /// The system type beneath.
+    pub(crate) base_type: String,
+    /// That type with its length, as SQL.
+    pub(crate) type_sql: String,
+    /// Its number in the table, which stays when it is renamed.
+    pub(crate) place: i32,
+    pub(crate) computed: bool,
+    pub(crate) nullable: bool,
+    pub(crate) collation: Option<String>,
+}
+
+impl Column {
+    /// A column of a type without a length, for tests and checks.
+    pub(crate) fn plain(name: &str, base_type: &str) -> Self {
+        Column {
+            name: name.to_owned(),
+            base_type: base_type.to_owned(),
+            type_sql: base_type.to_owned(),
+            place: 1,
+            computed: false,
+            nullable: false,
+            collation: None,
+        }
+    }
+
+    fn is_integer(&self) -> bool {
+        ["tinyint", "smallint", "int", "bigint"].contains(&self.base_type.as_str())
+    }
+
+    /// `alias."name" = text`
+    pub(crate) fn equals_text(&self, alias: &str, text: &str) -> String {
+        format!(
+            "{alias}.{} = {}",
+            quote::identifier(&self.name),
+            json::from_text(self, text)
+        )
+    }
+}
+
+/// A table as it is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Table {
+    pub(crate) id: i32,
+    /// Schema and name, quoted.
+    pub(crate) sql: String,
+    pub(crate) name: TableName,
+    /// `U` table, `V` view, …
+    pub(crate) kind: String,
+    pub(crate) key: Vec<Column>,
+    pub(crate) columns: Vec<Column>,
+}
+
+impl Table {
+    /// Looks a table up by name, in the user's default schema if none is given.
+    pub(crate) async fn find(connection: &mut Connection, name: &TableName) -> Result<Table> {
+        let row = connection
+            .one("select object_id(@P1)", &[&quote::table(name)])
+            .await?;
+        match row.get::<i32, _>(0) {
+            Some(id) => Table::load(connection, id)
+                .await?
+                .ok_or_else(|| missing(name)),
+            None => Err(missing(name)),
+        }
+    }
+
+    /// Reads the catalogue; `None` if there is no such table any more.
+    pub(crate) async fn load(connection: &mut Connection, id: i32) -> Result<Option<Table>> {
+        let rows = connection
+            .query(include_str!("sql/columns.sql"), &[&id])
+            .await?;
+        let Some(first) = rows.first() else {
+            return Ok(None);
+        };
+        let text =
+            |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
+        let name = TableName::qualified(text(first, 0), text(first, 1));
+        let kind = text(first, 2).trim().to_owned();
+        let mut key = Vec::new();
+        let mut columns = Vec::new();
+        for row in &rows {
+            let base_type = text(row, 4);
+            let [length, precision, scale] =
+                [5, 6, 7].map(|at| row.get::<i32, _>(at).unwrap_or_default());
+            let column = Column {
+                name: text(row, 3),
+                type_sql: type_sql(&base_type, length, precision, scale),
+                base_type,
+                place: row.get(8).unwrap_or_default(),
+                computed: row.get::<bool, _>(9) == Some(true),
+                nullable: row.get::<bool, _>(10) == Some(true),
+                collation: row.get::<&str, _>(12).map(str::to_owned),
+            };
+            if let Some(place) = row.get::<i32, _>(11) {
+                key.push((place, column.clone()));
+            }
+            columns.push(column);
+        }
+        key.sort_by_key(|(place, _)| *place);
+        Ok(Some(Table {
+            id,
+            sql: quote::table(&name),
+            name,
+            kind,
+            key: key.into_iter().map(|(_, column)| column).collect(),
+            columns,
+        }))
+    }
+
+    /// A column, or an error that names the columns there are. Names are compared as most
+    /// databases are set up to, without regard to case, if no column is spelt exactly so.
+    pub(crate) fn column(&self, name: &str) -> Result<&Column> {
+        let exact = self.columns.iter().find(|c| c.name == name);
+        let alike = || {
+            self.columns
+                .iter()
+                .find(|c| c.name.eq_ignore_ascii_case(name))
+        };
+        exact.or_else(alike).ok_or_else(|| {
+            let known: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
+            Error::not_found(format!("table {} has no column '{name}'", self.name))
+                .advise(format!("its columns are {}", known.join(", ")))
+        })
+    }
+
+    /// `alias.key = array`, for a JSON array of texts.
+    pub(crate) fn key_equals(&self, alias: &str, array: &str) -> String {
+        let parts: Vec<String> = self
+            .key
+            .iter()
+            .enumerate()
+            .map(|(i, c)| c.equals_text(alias, &format!("json_value({array}, '$[{i}]')")))
+            .collect();
+        parts.join(" and ")
+    }
+
+    /// `a.key = b.key`
+    pub(crate) fn same_key(&self, a: &str, b: &str) -> String {
+        let parts: Vec<String> = self
+            .key
+            .iter()
+            .map(|c| {
+                let name = quote::identifier(&c.name);
+                format!("{a}.{name} = {b}.{name}")
+            })
+            .collect();
+        parts.join(" and ")
+    }
+
+    /// The key of a row as a JSON array of texts.
+    pub(crate) fn key_array(&self, alias: &str) -> String {
+        json::array(&self.key, alias)
+    }
+
+    /// A row as a JSON object.
+    pub(crate) fn row_json(&self, alias: &str) -> String {
+        json::object(&self.columns, alias)
+    }
+
+    /// The shard of a row, as an expression.
+    pub(crate) fn shard_expression(
+        &self,
+        alias: &str,
+        column: Option<&str>,
+        shards: i16,
+    ) -> Result<String> {
+        let Some(column) = column else {
+            return Ok("convert(smallint, 0)".to_owned());
+        };
+        let column = self.column(column)?;
+        if column.is_integer() {
+            let value = format!(
+                "convert(bigint, {alias}.{})",
+                quote::identifier(&column.name)
+            );
+            return Ok(format!(
+                "convert(smallint, isnull(({value} % {shards} + {shards}) % {shards}, 0))"
+            ));
+        }
+        Ok(format!(
+            "changefeed.shard_of({}, {shards})",
+            json::text(column, alias)
+        ))
+    }
+}
+
+fn type_sql(base: &str, length: i32, precision: i32, scale: i32) -> String {
+    match base {
+        "varchar" | "char" | "varbinary" | "binary" if length < 0 => format!("{base}(max)"),
+        "varchar" | "char" | "varbinary" | "binary" => format!("{base}({length})"),
+        "nvarchar" | "nchar" if length < 0 => format!("{base}(max)"),
+        // The catalogue counts bytes.
+        "nvarchar" | "nchar" => format!("{base}({})", length / 2),
+        "decimal" | "numeric" => format!("{base}({precision}, {scale})"),
+        "datetime2" | "datetimeoffset" | "time" => format!("{base}({scale})"),
+        // A version of a row is read back as the bytes that it is.
+        "timestamp" | "rowversion" => "binary(8)".to_owned(),
+        _ => base.to_owned(),
+    }
+}
+
+fn missing(name: &TableName) -> Error {
+    Error::not_found(format!("there is no table {name}")).advise(
+        "write it as in SQL, with its schema if it is not in the user's default schema; a table \
+         that the user may not see is not there for us either",
+    )
+}
+
+/// What the database remembers about a feed's source.
+pub(crate) struct StoredSource {
+    pub(crate) captured: bool,
+    pub(crate) table_id: i32,
+    pub(crate) change_id_column: Option<String>,
+    pub(crate) shard_by: Option<String>,
+    pub(crate) shards: i16,
+}
+
+impl StoredSource {
+    pub(crate) async fn load(connection: &mut Connection, feed: FeedId) -> Result<Option<Self>> {
+        let rows = connection
+            .query(
+                "select kind, table_id, change_id_column, shard_by, shards \
+                 from changefeed.feed_source where feed_id = @P1 and table_id is not null",
+                &[&feed.0],
+            )
+            .await?;
+        Ok(rows.first().map(|row| StoredSource {
+            captured: row.get::<&str, _>(0) == Some("captured"),
+            table_id: row.get(1).unwrap_or_default(),
+            change_id_column: row.get::<&str, _>(2).map(str::to_owned),
+            shard_by: row.get::<&str, _>(3).map(str::to_owned),
+            shards: row.get(4).unwrap_or(1),
+        }))
+    }
+
+    /// Refuses to guess the shard of rows that the application has not published itself.
+    pub(crate) fn require_shard(&self, feed: &Feed) -> Result<()> {
+        if self.shards > 1 && self.shard_by.is_none() {
+            return Err(Error::invalid(format!(
+                "feed '{}' has {} shards and no column that decides the shard of a row",
+                feed.name, self.shards
+            ))
+            .advise("create the feed with --shard-by COLUMN, or insert the old data by hand"));
+        }
+        Ok(())
+    }
+
+    /// The table, or an error that says that it was dropped.
+    pub(crate) async fn table(&self, connection: &mut Connection, feed: &Feed) -> Result<Table> {
+        Table::load(connection, self.table_id)
+            .await?
+            .ok_or_else(|| {
+                Error::new(
+                    Kind::NotFound,
+                    format!("the table behind feed '{}' was dropped", feed.name),
+                )
+                .advise("`changefeed feed drop` removes the feed")
+            })
+    }
+}
+
+/// How the page of a feed is joined with its rows; remembered until it stops working.
+#[derive(Default)]
+pub(crate) struct Joins(Mutex<HashMap<FeedId, Arc<Join>>>);
+
+/// The SQL of a page.
+pub(crate) struct Join {
+    pub(crate) sql: String,
+    pub(crate) rows: Rows,
+}
+
+/// What a page has beside numbers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Rows {
+    /// Nothing.
+    None,
+    /// The row as it is now.
+    Current,
+    /// Operation, old and new row of an event.
+    Events,
+}
+
+impl Joins {
+    pub(crate) fn forget(&self, feed: FeedId) {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&feed);
+    }
+
+    fn known(&self, feed: FeedId) -> Option<Arc<Join>> {
+        let joins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        joins.get(&feed).cloned()
+    }
+}
+
+impl SqlServerStore {
+    /// The SQL that reads a page of this feed.
+    pub(crate) async fn join(&self, connection: &mut Connection, feed: &Feed) -> Result<Arc<Join>> {
+        if let Some(join) = self.inner.joins.known(feed.id) {
+            return Ok(join);
+        }
+        let join = Arc::new(build(connection, feed).await?);
+        let joins = &self.inner.joins.0;
+        joins
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(feed.id, join.clone());
+        Ok(join)
+    }
+}
+
+async fn build(connection: &mut Connection, feed: &Feed) -> Result<Join> {
+    if feed.source == Some(Source::Events) {
+        return Err(Error::new(
+            Kind::Unsupported,
+            "feeds of events are not there yet on SQL Server",
+        ));
+    }
+    let Some(source) = StoredSource::load(connection, feed.id).await? else {
+        return Ok(Join {
+            sql: page("", ""),
+            rows: Rows::None,
+        });
+    };
+    let table = source.table(connection, feed).await?;
+    let rows = match &source.change_id_column {
+        Some(column) if !source.captured => joined(&table, column),
+        _ => captured(&table),
+    };
+    Ok(Join {
+        sql: rows,
+        rows: Rows::Current,
+    })
+}
+
+/// The rows of a table whose changes our trigger publishes.
+pub(crate) fn captured(table: &Table) -> String {
+    let row = format!(
+        ", (select top (1) {} from {} t where {})",
+        table.row_json("t"),
+        table.sql,
+        table.key_equals("t", "r.[key]")
+    );
+    page(
+        &row,
+        "left join changefeed.change_row r on r.change_id = p.change_id",
+    )
+}
+
+/// The rows of a table that holds the ids of its changes itself.
+pub(crate) fn joined(table: &Table, column: &str) -> String {
+    let row = format!(
+        ", (select top (1) {} from {} t where t.{} = p.change_id)",
+        table.row_json("t"),
+        table.sql,
+        quote::identifier(column)
+    );
+    page(&row, "")
+}
+
+fn page(row: &str, join: &str) -> String {
+    changefeed_core::fill(
+        include_str!("sql/page.sql"),
+        &[("row", row), ("join", join)],
+    )
+}

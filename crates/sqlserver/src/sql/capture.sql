@@ -1,0 +1,24 @@
+create trigger {schema}.{trigger} on {table} after insert, update, delete as
+begin
+    -- The application's own count of rows is what its statement did, not what we do here.
+    set nocount on;
+    if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
+    declare @published table (shard smallint not null, change_id bigint not null primary key);
+    -- The ids come from a sequence, not from an identity: @@identity belongs to the application.
+    insert into changefeed.change_row (shard, [key])
+    output inserted.shard, inserted.change_id into @published (shard, change_id)
+    select w.shard, w.[key]
+    from (
+        -- A row that moved to another key or shard is also a change at the place it left.
+        select 0 as place, {old_shard} as shard, {old_key} as [key]
+        from deleted d
+        where not exists (select 1 from inserted i
+                          where {same_key} and {new_shard} = {old_shard})
+        union all
+        select 1, {new_shard}, {new_key}
+        from inserted i
+    ) w
+    order by w.place;
+    insert into changefeed.change (feed_id, shard, change_id)
+    select {feed}, p.shard, p.change_id from @published p;
+end

@@ -1,0 +1,18 @@
+-- Schema, table and kind, and for each column its name, the system type beneath, length in bytes,
+-- precision, scale, number, whether it is computed or nullable, place in the primary key, and
+-- collation.
+select schema_name(o.schema_id), o.name, convert(varchar(2), o.type), c.name,
+       convert(nvarchar(128), coalesce(b.name, u.name)),
+       convert(int, c.max_length), convert(int, c.precision), convert(int, c.scale),
+       convert(int, c.column_id), convert(bit, c.is_computed), convert(bit, c.is_nullable),
+       convert(int, k.key_ordinal), convert(nvarchar(128), c.collation_name)
+from sys.objects o
+join sys.columns c on c.object_id = o.object_id
+left join sys.types u on u.user_type_id = c.user_type_id
+-- Types of somebody's own stand for one of the system's; types that are programs share a number.
+left join sys.types b on b.user_type_id = c.system_type_id and c.system_type_id <> 240
+left join sys.indexes x on x.object_id = o.object_id and x.is_primary_key = 1
+left join sys.index_columns k on k.object_id = o.object_id and k.index_id = x.index_id
+    and k.column_id = c.column_id and k.key_ordinal > 0
+where o.object_id = @P1 and o.type in ('U', 'V')
+order by c.column_id

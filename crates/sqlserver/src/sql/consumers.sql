@@ -1,0 +1,29 @@
+-- Every consumer with its lag. Live numbers are gapless, so they are counted by subtraction; only
+-- what was backfilled below the start has to be looked at.
+select c.name, f.name, c.shard, c.[cursor],
+       convert(bigint, isnull(g.lag, 0)),
+       case when isnull(g.lag, 0) = 0 then convert(bigint, 0) else isnull(
+           (select top (1) datediff_big(millisecond, p.swept_at, sysutcdatetime())
+            from changefeed.progress p
+            where p.feed_id = c.feed_id and p.shard = c.shard
+              and p.last_change_sequence_number > n.number
+            order by p.last_change_sequence_number), 0) end,
+       datediff_big(millisecond, c.updated_at, sysutcdatetime()),
+       convert(bit, case when n.number < s.trimmed_to then 1 else 0 end)
+from changefeed.consumer c
+join changefeed.feed f on f.feed_id = c.feed_id
+join changefeed.shard s on s.feed_id = c.feed_id and s.shard = c.shard
+cross apply (select try_convert(bigint, c.[cursor]) as number,
+                    isnull(s.start, s.last_change_sequence_number) as start) n
+cross apply (
+    select case when s.last_change_sequence_number > b.begins
+                then s.last_change_sequence_number - b.begins else 0 end
+           + case when n.number >= n.start then 0 else
+               (select count_big(*) from changefeed.change x
+                where x.feed_id = c.feed_id and x.shard = c.shard
+                  and x.change_sequence_number > n.number
+                  and x.change_sequence_number <= n.start) end as lag
+    from (select max(v.number) as begins
+          from (values (n.number), (n.start), (s.trimmed_to)) v(number)) b
+) g
+order by f.feed_id, c.name, c.shard

@@ -1,0 +1,6 @@
+select f.feed_id, f.name, f.comment, s.kind, schema_name(o.schema_id), o.name,
+       s.change_id_column, s.shard_by, s.ulid_feed, s.shard_column, s.ulid_column
+from changefeed.feed f
+left join changefeed.feed_source s on s.feed_id = f.feed_id
+left join sys.objects o on o.object_id = s.table_id
+order by f.feed_id

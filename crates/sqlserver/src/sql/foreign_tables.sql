@@ -1,0 +1,6 @@
+-- Tables in our schema that are not ours: a user whose default schema it is may make some.
+select o.name from sys.objects o
+where o.schema_id = schema_id(N'changefeed') and o.type = 'U'
+  and o.name not in (N'schema_version', N'feed', N'shard', N'progress', N'feed_source', N'change',
+                     N'backfill', N'lease', N'change_row', N'consumer')
+order by o.name

@@ -1,0 +1,24 @@
+-- A page, and then the ends of the shard. In this order, because a trim in between then shows as
+-- an expired cursor and never as a silent jump.
+-- While a backfill is under way, a reader of backfilled numbers stops at its frontier instead of
+-- jumping over what is still to come.
+declare @feed_id smallint = @P1, @shard smallint = @P2, @after bigint = @P3, @limit int = @P4;
+declare @upto bigint = 9223372036854775807;
+select @upto = isnull(s.start, s.last_change_sequence_number)
+from changefeed.shard s
+where s.feed_id = @feed_id and s.shard = @shard
+  and @after < isnull(s.start, s.last_change_sequence_number)
+  and exists (select 1 from changefeed.backfill b
+              where b.feed_id = @feed_id and b.finished_at is null);
+select p.change_sequence_number, p.change_id{row}
+from (select top (@limit) c.change_sequence_number, c.change_id
+      from changefeed.change c
+      where c.feed_id = @feed_id and c.shard = @shard
+        and c.change_sequence_number > @after and c.change_sequence_number <= @upto
+      order by c.change_sequence_number) p
+{join}
+order by p.change_sequence_number
+option (optimize for (@after unknown, @limit = 1000));
+select max(s.last_change_sequence_number), max(s.trimmed_to),
+       max(isnull(s.start, s.last_change_sequence_number))
+from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard

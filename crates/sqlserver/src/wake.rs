@@ -1,0 +1,102 @@
+//! Waking readers: the server announces nothing, so one look per few milliseconds, however many
+//! readers wait, finds the shards whose end has moved.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use changefeed_core::{Feed, FeedId, Pace, Result, ShardId, Subscription, WakeStore};
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+
+use crate::{Inner, SqlServerStore, connection};
+
+/// Waits between two looks, when something happens and when nothing does.
+const SHORTEST: Duration = Duration::from_millis(2);
+const LONGEST: Duration = Duration::from_millis(40);
+
+/// The task that looks, started when it is first needed and stopped with the store.
+#[derive(Default)]
+pub(crate) struct Prober {
+    task: Mutex<Option<AbortHandle>>,
+    newcomer: Arc<Notify>,
+}
+
+impl Drop for Prober {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task.take() {
+            task.abort();
+        }
+    }
+}
+
+impl WakeStore for SqlServerStore {
+    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
+        let subscription = self.inner.hub.subscribe(feed.id, shard);
+        let prober = &self.inner.prober;
+        let mut task = prober.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(AbortHandle::is_finished) {
+            let probing = probe(Arc::downgrade(&self.inner), prober.newcomer.clone());
+            *task = Some(tokio::spawn(probing).abort_handle());
+        }
+        prober.newcomer.notify_one();
+        subscription
+    }
+}
+
+type Ends = HashMap<(FeedId, ShardId), String>;
+
+/// Looks until the store is gone, and not at all while nobody waits.
+async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
+    let mut pace = Pace::new(SHORTEST, LONGEST);
+    let mut known = Ends::new();
+    loop {
+        let Some(inner) = store.upgrade() else { return };
+        let watched = inner.hub.watched();
+        if watched.is_empty() {
+            known.clear();
+            drop(inner);
+            newcomer.notified().await;
+            continue;
+        }
+        let wait = match look(&inner).await {
+            Ok(ends) => {
+                let mut moved = false;
+                for place in watched {
+                    let end = ends.get(&place).cloned().unwrap_or_default();
+                    let before = known.insert(place, end.clone());
+                    // One that was not looked at before may have missed something.
+                    if before.is_none_or(|before| before != end) {
+                        inner.hub.wake(place.0, place.1);
+                        moved = true;
+                    }
+                }
+                if moved { pace.busy() } else { pace.idle() }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot look for news");
+                inner.hub.wake_all();
+                Duration::from_millis(250)
+            }
+        };
+        drop(inner);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = newcomer.notified() => {}
+        }
+    }
+}
+
+/// The end of every shard.
+async fn look(inner: &Inner) -> Result<Ends> {
+    let mut connection = connection::get(&inner.pool).await?;
+    let rows = connection.query(include_str!("sql/ends.sql"), &[]).await?;
+    Ok(rows
+        .iter()
+        .filter_map(|row| {
+            let place = (FeedId(row.get(0)?), ShardId(row.get(1)?));
+            Some((place, row.get::<&str, _>(2)?.to_owned()))
+        })
+        .collect())
+}

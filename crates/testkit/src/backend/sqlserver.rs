@@ -1,0 +1,217 @@
+//! SQL Server, or what speaks its language.
+
+use std::process::Command;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use changefeed_core::{Store, Ulid, UlidOptions};
+use changefeed_sqlserver::tiberius::{self, Client, ColumnData};
+use changefeed_sqlserver::{SqlServerStore, Target};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex;
+use tokio_util::compat::Compat;
+
+use super::{Backend, Rows, Session, SqlError, Words};
+use crate::sqlserver::SqlServerDatabase;
+use crate::ulids::UlidWrite;
+
+/// What every driver of this world sets for its sessions, and filtered indexes need.
+const USUAL: &str = "set ansi_nulls on; set ansi_padding on; set ansi_warnings on; \
+     set arithabort on; set concat_null_yields_null on; set quoted_identifier on; \
+     set numeric_roundabort off";
+
+/// A fresh database on a SQL Server.
+#[derive(Debug)]
+pub struct SqlServerBackend {
+    database: SqlServerDatabase,
+}
+
+impl SqlServerBackend {
+    /// On the server of this test run.
+    pub async fn fresh() -> Self {
+        SqlServerBackend {
+            database: SqlServerDatabase::fresh().await,
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for SqlServerBackend {
+    fn url(&self) -> String {
+        self.database.url().to_owned()
+    }
+
+    fn words(&self) -> Words {
+        Words {
+            prefix: "changefeed.",
+            begin: "begin transaction",
+            draw_change_id: "select next value for changefeed.change_id",
+            draws_are_final: true,
+            ulid_type: "binary(16)",
+            install_newer: "insert into changefeed.schema_version (version) values (999)",
+            two_phase: false,
+            say: "",
+            said: "",
+            guard: "",
+        }
+    }
+
+    async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(SqlServerStore::connect(self.database.url()).await.unwrap())
+    }
+
+    async fn write_ulids(
+        &self,
+        _: UlidOptions,
+        _: UlidWrite,
+    ) -> changefeed_core::Result<Vec<Ulid>> {
+        panic!("ULID transactions are not there yet")
+    }
+
+    async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {
+        let session = SqlServerSession::connect(self.database.url()).await?;
+        Ok(Box::new(session))
+    }
+
+    fn shell(&self, sql: &str) -> Command {
+        let mut python = Command::new(
+            std::env::var("CHANGEFEED_TEST_PYTHON").unwrap_or_else(|_| "python3".into()),
+        );
+        python
+            .arg(concat!(
+                env!("CARGO_MANIFEST_DIR"),
+                "/python/sqlserver_shell.py"
+            ))
+            .args([self.database.url(), &tsql(sql)]);
+        python
+    }
+}
+
+/// A connection by the driver alone.
+pub struct SqlServerSession {
+    client: Mutex<Client<Compat<TcpStream>>>,
+}
+
+impl SqlServerSession {
+    /// Connects.
+    pub async fn connect(url: &str) -> Result<Self, SqlError> {
+        let lost = |error: changefeed_core::Error| SqlError {
+            message: format!("{error:?}"),
+            connection_lost: true,
+        };
+        let target = Target::parse(url).map_err(lost)?;
+        let session = SqlServerSession {
+            client: Mutex::new(target.connect().await.map_err(lost)?),
+        };
+        session.execute(USUAL).await?;
+        Ok(session)
+    }
+}
+
+#[async_trait]
+impl Session for SqlServerSession {
+    async fn execute(&self, sql: &str) -> Result<(), SqlError> {
+        self.query(sql).await.map(drop)
+    }
+
+    async fn query(&self, sql: &str) -> Result<Rows, SqlError> {
+        let mut client = self.client.lock().await;
+        let stream = client.simple_query(tsql(sql)).await.map_err(error)?;
+        let results = stream.into_results().await.map_err(error)?;
+        Ok(results
+            .into_iter()
+            .rfind(|rows| !rows.is_empty())
+            .unwrap_or_default()
+            .iter()
+            .map(|row| row.cells().map(|(_, value)| text(value)).collect())
+            .collect())
+    }
+
+    async fn kill(self: Box<Self>) {
+        // The socket closes without a goodbye.
+        drop(self);
+    }
+}
+
+/// The words of the suite that this dialect has others for.
+fn tsql(sql: &str) -> String {
+    let mut out = String::with_capacity(sql.len() + 32);
+    // Texts in quotes stay as they are, but are texts of any characters. Nothing between two of
+    // them is a quote within a text.
+    let parts: Vec<&str> = sql.split('\'').collect();
+    for (place, part) in parts.iter().enumerate() {
+        let within = place % 2 == 1;
+        let doubled = place > 0 && !within && part.is_empty() && place + 1 < parts.len();
+        match (place, within, doubled) {
+            (0, ..) => out.push_str(&replaced(part)),
+            (_, true, _) if place > 1 && parts[place - 1].is_empty() => {
+                out.push('\'');
+                out.push_str(part);
+            }
+            (_, true, _) => {
+                out.push_str("N'");
+                out.push_str(part);
+            }
+            (_, false, true) => out.push('\''),
+            (_, false, false) => {
+                out.push('\'');
+                out.push_str(&replaced(part));
+            }
+        }
+    }
+    if sql.contains("with recursive") {
+        out.push_str(" option (maxrecursion 0)");
+    }
+    out
+}
+
+fn replaced(part: &str) -> String {
+    const WORDS: [(&str, &str); 8] = [
+        ("rollback to savepoint ", "rollback transaction "),
+        ("release savepoint ", "select 1 as "),
+        ("savepoint ", "save transaction "),
+        ("with recursive ", "with "),
+        ("double precision", "float"),
+        (" text", " nvarchar(400)"),
+        (" boolean", " bit"),
+        (" bytea", " varbinary(400)"),
+    ];
+    let mut part = part.to_owned();
+    for (theirs, ours) in WORDS {
+        part = part.replace(theirs, ours);
+    }
+    match part.rsplit_once(" limit ") {
+        Some((before, count)) => format!("{before} offset 0 rows fetch next {count} rows only"),
+        None => part,
+    }
+}
+
+fn text(value: &ColumnData<'_>) -> Option<String> {
+    Some(match value {
+        ColumnData::U8(v) => v.as_ref()?.to_string(),
+        ColumnData::I16(v) => v.as_ref()?.to_string(),
+        ColumnData::I32(v) => v.as_ref()?.to_string(),
+        ColumnData::I64(v) => v.as_ref()?.to_string(),
+        ColumnData::F32(v) => v.as_ref()?.to_string(),
+        ColumnData::F64(v) => v.as_ref()?.to_string(),
+        ColumnData::Bit(v) => u8::from(*v.as_ref()?).to_string(),
+        ColumnData::String(v) => v.as_ref()?.to_string(),
+        ColumnData::Guid(v) => v.as_ref()?.to_string(),
+        ColumnData::Binary(v) => v.as_ref()?.iter().map(|b| format!("{b:02x}")).collect(),
+        ColumnData::Numeric(v) => v.as_ref()?.to_string(),
+        other => format!("{other:?}"),
+    })
+}
+
+fn error(error: tiberius::error::Error) -> SqlError {
+    match &error {
+        tiberius::error::Error::Server(reported) => SqlError {
+            message: format!("{}: {}", reported.code(), reported.message()),
+            connection_lost: false,
+        },
+        _ => SqlError {
+            message: error.to_string(),
+            connection_lost: true,
+        },
+    }
+}

@@ -1,0 +1,107 @@
+//! A server that speaks T-SQL, and databases on it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use changefeed_sqlserver::Connection;
+
+/// A fresh database, dropped when it is no longer needed.
+#[derive(Debug)]
+pub struct SqlServerDatabase {
+    url: String,
+    server: String,
+    name: String,
+}
+
+impl SqlServerDatabase {
+    /// On the server of this test run.
+    pub async fn fresh() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let server = server_url();
+        let name = format!(
+            "cf_{}_{}_{:08x}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed),
+            fastrand::u32(..)
+        );
+        let create = format!("create database {name}");
+        // Babelfish refuses to make two at the same moment.
+        let mut created = execute(&server, &create).await;
+        for _ in 0..50 {
+            if created.is_ok() {
+                break;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(fastrand::u64(5..100))).await;
+            created = execute(&server, &create).await;
+        }
+        created.unwrap_or_else(|error| panic!("create database: {error:?}"));
+        SqlServerDatabase {
+            url: with_database(&server, &name),
+            server,
+            name,
+        }
+    }
+
+    /// Its address.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+/// The server of this test run.
+pub fn server_url() -> String {
+    match std::env::var("CHANGEFEED_TEST_SQLSERVER_URL") {
+        Ok(url) if !url.is_empty() => url,
+        _ => panic!(
+            "these tests need CHANGEFEED_TEST_SQLSERVER_URL=sqlserver://user:password@host/master \
+             of a login that may create databases"
+        ),
+    }
+}
+
+impl Drop for SqlServerDatabase {
+    fn drop(&mut self) {
+        let server = self.server.clone();
+        let drop = format!("drop database {}", self.name);
+        let alone = format!(
+            "alter database {} set single_user with rollback immediate",
+            self.name
+        );
+        // Dropping happens inside and outside of runtimes, also while one is shutting down.
+        let cleaner = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            runtime.block_on(async {
+                // Connections that were just closed may still be in it for a moment.
+                for _ in 0..20 {
+                    let _ = execute(&server, &alone).await;
+                    if execute(&server, &drop).await.is_ok() {
+                        break;
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                }
+            });
+            std::io::Result::Ok(())
+        });
+        let _ = cleaner.join();
+    }
+}
+
+async fn execute(url: &str, sql: &str) -> changefeed_core::Result<()> {
+    let target = changefeed_sqlserver::Target::parse(url)?;
+    Connection::open(&target).await?.batch(sql).await
+}
+
+/// The same server, another database.
+fn with_database(url: &str, name: &str) -> String {
+    let (rest, query) = match url.split_once('?') {
+        Some((rest, query)) => (rest, format!("?{query}")),
+        None => (url, String::new()),
+    };
+    let begins = rest.find("://").map_or(0, |at| at + 3);
+    let host = match rest[begins..].find('/') {
+        Some(slash) => &rest[..begins + slash],
+        None => rest,
+    };
+    format!("{host}/{name}{query}")
+}
