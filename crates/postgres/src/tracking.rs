@@ -8,71 +8,8 @@ use tokio_postgres::GenericClient;
 use crate::error::db;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
+use crate::watch_key::{self as key, KeyColumn, join};
 use crate::{capture, quote};
-
-/// A column of a watched table's primary key.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct KeyColumn {
-    pub(crate) name: String,
-    /// The number of the column in its table, and of its type.
-    place: i16,
-    type_oid: u32,
-    /// The type in our tables, without a length: the type beneath, by schema and name, if it is the
-    /// server's own, and otherwise text. Values of anybody's type are only ever written and read
-    /// by its output and input functions; its casts and operators may be anybody's functions, and
-    /// would run with our rights.
-    pub(crate) type_sql: String,
-    /// The type beneath, where it is not the server's own.
-    foreign: Option<String>,
-    /// Where it is not that of the type.
-    collation: Option<String>,
-    /// The operators of the key's index.
-    equal: String,
-    greater: String,
-}
-
-impl KeyColumn {
-    pub(crate) fn sql(&self) -> String {
-        quote::identifier(&self.name)
-    }
-
-    /// The value of a row's column as our tables have it.
-    pub(crate) fn ours(&self, row: &str) -> String {
-        let value = format!("{row}.{}", self.sql());
-        match &self.foreign {
-            None => value,
-            Some(_) => format!(
-                "case when pg_catalog.num_nulls({value}) operator(pg_catalog.=) 0 \
-                 then pg_catalog.format('%s', {value}) end"
-            ),
-        }
-    }
-
-    /// A value of our tables as the application's table has it.
-    pub(crate) fn theirs(&self, value: &str) -> String {
-        match &self.foreign {
-            None => value.to_owned(),
-            // Reads it by the type's input function.
-            Some(foreign) => format!(
-                "(select x.k from pg_catalog.jsonb_to_record(\
-                 pg_catalog.jsonb_build_object('k', {value})) as x(k {foreign}))"
-            ),
-        }
-    }
-
-    /// The condition that a row has the value of one of our tables.
-    pub(crate) fn is_equal(&self, row: &str, value: &str) -> String {
-        format!("{row}.{} {} {}", self.sql(), self.equal, self.theirs(value))
-    }
-
-    fn definition(&self) -> String {
-        let collate = self
-            .collation
-            .as_ref()
-            .map_or_else(String::new, |c| format!(" collate {c}"));
-        format!("{} {}{collate}", self.sql(), self.type_sql)
-    }
-}
 
 /// A table that can be watched, as it is now.
 #[derive(Debug, Clone)]
@@ -114,30 +51,7 @@ impl Tracked {
     }
 
     async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
-        let rows = client
-            .query(include_str!("sql/watch_key.sql"), &[&table.oid])
-            .await
-            .map_err(db)?;
-        let key = rows
-            .iter()
-            .map(|row| {
-                let (beneath, builtin): (String, bool) = (row.get(3), row.get(4));
-                let foreign = (!builtin).then(|| beneath.clone());
-                KeyColumn {
-                    name: row.get(0),
-                    place: row.get(1),
-                    type_oid: row.get(2),
-                    type_sql: match &foreign {
-                        Some(_) => "pg_catalog.text".to_owned(),
-                        None => beneath,
-                    },
-                    collation: row.get::<_, Option<String>>(5).filter(|_| builtin),
-                    foreign,
-                    equal: row.get(6),
-                    greater: row.get(7),
-                }
-            })
-            .collect();
+        let key = key::load(client, table.oid).await?;
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
@@ -207,7 +121,9 @@ impl Tracked {
     }
 
     fn columns(&self) -> String {
-        join(&self.key, ",\n    ", |_, c| c.definition())
+        join(&self.key, ",\n    ", |_, c| {
+            format!("{} {}", c.sql(), c.our_type())
+        })
     }
 
     fn names(&self) -> Vec<String> {
@@ -241,7 +157,7 @@ impl Tracked {
     }
 
     fn types(&self) -> Vec<String> {
-        self.key.iter().map(KeyColumn::definition_types).collect()
+        self.key.iter().map(KeyColumn::our_type).collect()
     }
 
     /// Makes sure that changes of the table are noted. The table's lock is held.
@@ -488,16 +404,13 @@ impl Tracked {
                     );
                     client.batch_execute(&rename).await.map_err(db)?;
                 }
-                if *old_type != column.definition_types() {
+                if *old_type != column.our_type() {
                     let name = column.sql();
-                    let collate = column
-                        .collation
-                        .as_ref()
-                        .map_or_else(String::new, |c| format!(" collate {c}"));
                     let change = format!(
-                        "alter table changefeed.{table} alter column {name} type {}{collate} \
+                        "alter table changefeed.{table} alter column {name} type {} \
                          using {name}::text::{}",
-                        column.type_sql, column.type_sql
+                        column.our_type(),
+                        column.type_sql
                     );
                     client.batch_execute(&change).await.map_err(db)?;
                 }
@@ -545,30 +458,6 @@ impl Tracked {
         }
         client.batch_execute(&sql).await.map_err(db)
     }
-}
-
-impl KeyColumn {
-    /// The type and collation that our columns have.
-    fn definition_types(&self) -> String {
-        match &self.collation {
-            Some(collation) => format!("{} collate {collation}", self.type_sql),
-            None => self.type_sql.clone(),
-        }
-    }
-}
-
-/// Joins what is made of each key column, which are counted from 1.
-pub(crate) fn join(
-    key: &[KeyColumn],
-    between: &str,
-    make: impl Fn(usize, &KeyColumn) -> String,
-) -> String {
-    let parts: Vec<String> = key
-        .iter()
-        .enumerate()
-        .map(|(n, c)| make(n + 1, c))
-        .collect();
-    parts.join(between)
 }
 
 /// Whether there is a table or view of ours.

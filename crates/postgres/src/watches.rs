@@ -13,7 +13,8 @@ use tokio_postgres::GenericClient;
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::template::fill;
-use crate::tracking::{Tracked, begin, dropped, exists, join, leases_name, lock_table};
+use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
+use crate::watch_key::join;
 use crate::{PostgresStore, quote};
 
 /// Existing rows that are loaded at a time.

@@ -7,7 +7,8 @@ use super::message::{Answer, unexpected};
 use super::{Backlog, Seen};
 use crate::error::db;
 use crate::template::fill;
-use crate::tracking::{Tracked, join, leases_name};
+use crate::tracking::{Tracked, leases_name};
+use crate::watch_key::join;
 
 /// Changes that are moved at a time where nobody waits; fewer than a draw of versions is good for.
 const ALL: usize = 1_000_000;

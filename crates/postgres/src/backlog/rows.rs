@@ -12,7 +12,7 @@ use super::message::{send, unexpected};
 use super::{Backlog, Leased, PLANNER};
 use crate::quote;
 use crate::template::fill;
-use crate::tracking::join;
+use crate::watch_key::join;
 
 /// How much is read at once at most, as JSON; what is more is given back.
 const BYTES_AT_ONCE: u32 = 16 * 1024 * 1024;
