@@ -33,6 +33,7 @@ mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watch_columns;
 mod watch_key;
 mod watches;
 

@@ -1,6 +1,8 @@
 //! What a watched table gets: the trigger that notes changed keys, and where it notes them.
 //! `migrations/0004_watches.sql` tells how it works.
 
+mod adapt;
+
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
 use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::GenericClient;
@@ -8,6 +10,7 @@ use tokio_postgres::GenericClient;
 use crate::error::db;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
+use crate::watch_columns::Columns;
 use crate::watch_key::{self as key, KeyColumn, join};
 use crate::{capture, quote};
 
@@ -17,6 +20,9 @@ pub(crate) struct Tracked {
     pub(crate) table: Table,
     pub(crate) table_id: i64,
     pub(crate) key: Vec<KeyColumn>,
+    pub(crate) columns: Columns,
+    /// How many columns the table has had in its life.
+    places: i16,
 }
 
 impl Tracked {
@@ -37,7 +43,8 @@ impl Tracked {
     ) -> Result<Tracked> {
         let row = client
             .query_opt(
-                "select source::oid from changefeed.watched_table where table_id = $1",
+                "select source::oid, columns, key, key_types, key_places \
+                 from changefeed.watched_table where table_id = $1",
                 &[&table_id],
             )
             .await
@@ -47,15 +54,34 @@ impl Tracked {
         let table = table.ok_or_else(|| dropped(name))?;
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
+        tracked.columns = Columns::new(row.get(1));
+        let known: (Vec<String>, Vec<String>, Vec<i16>) = (row.get(2), row.get(3), row.get(4));
+        if known != (tracked.names(), tracked.types(), tracked.places()) {
+            return Err(Error::not_found(format!(
+                "the primary key of {} was altered: our tables do not fit it any more",
+                tracked.table.name
+            ))
+            .advise("start the watch again: what can be kept is brought to the new key"));
+        }
         Ok(tracked)
     }
 
     async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
         let key = key::load(client, table.oid).await?;
+        let places = client
+            .query_opt(
+                "select relnatts from pg_class where oid = $1",
+                &[&table.oid],
+            )
+            .await
+            .map_err(db)?
+            .map_or(0, |row| row.get(0));
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
             key,
+            columns: Columns::Ignored,
+            places,
         })
     }
 
@@ -164,29 +190,46 @@ impl Tracked {
     pub(crate) async fn ensure(&self, client: &impl GenericClient) -> Result<()> {
         let known = client
             .query_opt(
-                "select key, key_types, key_places from changefeed.watched_table where table_id = $1",
+                "select key, key_types, key_places, columns from changefeed.watched_table \
+                 where table_id = $1",
                 &[&self.table_id],
             )
             .await
             .map_err(db)?;
+        let columns = self.columns == Columns::Noted;
         match known {
             Some(row) => {
-                let places: Vec<i16> = row.get(2);
-                self.adapt(client, &row.get(0), &row.get(1), &places)
-                    .await?;
+                let known = adapt::Known {
+                    names: row.get(0),
+                    types: row.get(1),
+                    places: row.get(2),
+                };
+                self.adapt(client, &known).await?;
+                if columns != row.get::<_, bool>(3) {
+                    // Whoever moves changes must know.
+                    client
+                        .execute(
+                            "update changefeed.watched_table \
+                             set columns = $2, generation = generation + 1 where table_id = $1",
+                            &[&self.table_id, &columns],
+                        )
+                        .await
+                        .map_err(db)?;
+                }
             }
             None => {
                 client
                     .execute(
                         "insert into changefeed.watched_table \
-                           (table_id, source, key, key_types, key_places) \
-                         values ($1, $2::oid::regclass, $3, $4, $5)",
+                           (table_id, source, key, key_types, key_places, columns) \
+                         values ($1, $2::oid::regclass, $3, $4, $5, $6)",
                         &[
                             &self.table_id,
                             &self.table.oid,
                             &self.names(),
                             &self.types(),
                             &self.places(),
+                            &columns,
                         ],
                     )
                     .await
@@ -225,25 +268,52 @@ impl Tracked {
         if current.as_deref() != Some(&body) {
             client.batch_execute(&function).await.map_err(db)?;
         }
-        let there: bool = client
-            .query_one(
-                "select exists (select from pg_trigger where tgrelid = $1 and tgname = $2)",
-                &[&self.table.oid, &self.trigger()],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        if there {
-            return Ok(());
+        for (name, function, create) in [
+            (
+                self.trigger(),
+                self.function(),
+                include_str!("sql/watch_trigger_rows.sql"),
+            ),
+            (
+                format!("{}_truncate", self.trigger()),
+                "track_truncate".to_owned(),
+                include_str!("sql/watch_trigger_truncate.sql"),
+            ),
+        ] {
+            let calls: Option<bool> = client
+                .query_opt(
+                    "select tgfoid = to_regproc('changefeed.' || $3) from pg_trigger \
+                     where tgrelid = $1 and tgname = $2",
+                    &[&self.table.oid, &name, &function],
+                )
+                .await
+                .map_err(db)?
+                .map(|row| row.get(0));
+            match calls {
+                Some(true) => {}
+                Some(false) => {
+                    return Err(Error::invalid(format!(
+                        "{} has a trigger of somebody else by the name of ours, {name}",
+                        self.table.name
+                    ))
+                    .advise("drop it, or give it another name"));
+                }
+                None => self.create_trigger(client, &name, create).await?,
+            }
         }
+        Ok(())
+    }
+
+    async fn create_trigger(
+        &self,
+        client: &impl GenericClient,
+        name: &str,
+        create: &str,
+    ) -> Result<()> {
         let create = fill(
-            include_str!("sql/watch_triggers.sql"),
+            create,
             &[
-                ("trigger", &quote::identifier(&self.trigger())),
-                (
-                    "truncate",
-                    &quote::identifier(&format!("{}_truncate", self.trigger())),
-                ),
+                ("trigger", &quote::identifier(name)),
                 ("table", &self.table.sql),
                 ("function", &self.function()),
                 ("log_name", &quote::literal(&self.log())),
@@ -306,6 +376,7 @@ impl Tracked {
             ("new", numbered("new")),
             ("log", self.log()),
             ("function", self.function()),
+            ("note_columns", self.columns.note(&self.table, self.places)),
         ];
         let texts: Vec<&str> = values.iter().map(|(_, v)| v.as_str()).collect();
         let quote = dollar_quote(&texts);
@@ -361,70 +432,6 @@ impl Tracked {
             );
             client.batch_execute(&grant).await.map_err(db)?;
         }
-        Ok(())
-    }
-
-    /// Brings our tables of this table to the names and types that its key has now.
-    async fn adapt(
-        &self,
-        client: &impl GenericClient,
-        names: &Vec<String>,
-        types: &Vec<String>,
-        places: &[i16],
-    ) -> Result<()> {
-        let same_places = places == self.places();
-        if *names == self.names() && *types == self.types() && same_places {
-            return Ok(());
-        }
-        // Columns that were renamed keep their numbers; those of a restored table keep their names.
-        if names.len() != self.key.len() || !same_places && *names != self.names() {
-            return Err(Error::invalid(format!(
-                "the primary key of {} is another than when it was first watched",
-                self.table.name
-            ))
-            .advise("drop its watches (`changefeed watch drop`) and create them again"));
-        }
-        let ours = client
-            .query(
-                "select c.relname::text from pg_class c \
-                 where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r' \
-                   and (c.relname = $1 or c.relname ~ ('^leases_[0-9a-f]{16}_' || $2 || '$'))",
-                &[&self.log(), &self.table_id.to_string()],
-            )
-            .await
-            .map_err(db)?;
-        for table in ours.iter().map(|row| row.get::<_, String>(0)) {
-            for ((old, old_type), column) in names.iter().zip(types).zip(&self.key) {
-                let table = quote::identifier(&table);
-                if *old != column.name {
-                    let rename = format!(
-                        "alter table changefeed.{table} rename column {} to {}",
-                        quote::identifier(old),
-                        column.sql()
-                    );
-                    client.batch_execute(&rename).await.map_err(db)?;
-                }
-                if *old_type != column.our_type() {
-                    let name = column.sql();
-                    let change = format!(
-                        "alter table changefeed.{table} alter column {name} type {} \
-                         using {name}::text::{}",
-                        column.our_type(),
-                        column.type_sql
-                    );
-                    client.batch_execute(&change).await.map_err(db)?;
-                }
-            }
-        }
-        client
-            .execute(
-                "update changefeed.watched_table \
-                 set key = $2, key_types = $3, key_places = $4, generation = generation + 1 \
-                 where table_id = $1",
-                &[&self.table_id, &self.names(), &self.types(), &self.places()],
-            )
-            .await
-            .map_err(db)?;
         Ok(())
     }
 

@@ -14,6 +14,7 @@ use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
+use crate::watch_columns::Columns;
 use crate::watch_key::join;
 use crate::{PostgresStore, quote};
 
@@ -34,7 +35,7 @@ impl WatchStore for PostgresStore {
         transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
         let known = transaction
             .query_opt(
-                "select w.table_id, t.source::oid from changefeed.watch w \
+                "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
                  join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
                 &[&spec.name.as_str()],
             )
@@ -49,6 +50,19 @@ impl WatchStore for PostgresStore {
             tracked.table_id = table_id;
         }
         lock_table(&*transaction, tracked.table_id).await?;
+        // An instance that does not ask for columns leaves them to those that do.
+        let columns =
+            spec.columns || spec.definition.is_none() && known.is_some_and(|row| row.get(2));
+        let others: bool = transaction
+            .query_one(
+                "select exists (select from changefeed.watch w \
+                   where w.table_id = $1 and w.function_id <> $2 and w.columns)",
+                &[&tracked.table_id, &function_id],
+            )
+            .await
+            .map_err(db)?
+            .get(0);
+        tracked.columns = Columns::new(columns || others);
         tracked
             .ensure(&*transaction)
             .await
@@ -62,7 +76,7 @@ impl WatchStore for PostgresStore {
             leases_table: format!("changefeed.{leases}"),
             definition: spec.definition.clone(),
         };
-        register(&*transaction, spec, &watch, &tracked, &leases).await?;
+        register(&*transaction, spec, &watch, &tracked, columns).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.backlogs.forget(&watch.leases_table);
         self.load(&watch, &tracked, &leases).await?;
@@ -247,7 +261,20 @@ impl PostgresStore {
     async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
         let mut client = self.client().await?;
         let client = begin(&mut client).await?;
-        let tracked = Tracked::load(&*client, watch.table_id, &watch.name).await?;
+        // As our tables have it, whatever became of the table since.
+        let key: Vec<String> = client
+            .query_opt(
+                "select key from changefeed.watched_table where table_id = $1",
+                &[&watch.table_id],
+            )
+            .await
+            .map_err(db)?
+            .ok_or_else(|| watch.name.unknown())?
+            .get(0);
+        let key: Vec<String> = key
+            .iter()
+            .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
+            .collect();
         let sql = format!(
             "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
@@ -255,7 +282,7 @@ impl PostgresStore {
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
              from {} q where q._changefeed_parked_time is not null \
              order by q._changefeed_change_version limit {limit}",
-            join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
+            key.join(", "),
             watch.leases_table
         );
         let rows = client
@@ -367,48 +394,59 @@ async fn register(
     spec: &WatchSpec,
     watch: &Watch,
     tracked: &Tracked,
-    leases: &str,
+    columns: bool,
 ) -> Result<()> {
-    let known = client
-        .query_opt(
-            "select function_id from changefeed.watch where function_id = $1",
-            &[&watch.function_id],
-        )
-        .await
-        .map_err(db)?
-        .is_some();
-    let has_leases = exists(client, leases).await?;
-    if !has_leases {
-        // What happened until now is for the functions that were there.
-        drain(client, watch).await?;
-    }
-    tracked.ensure_leases(client, leases).await?;
     let definition = spec
         .definition
         .as_ref()
         .map(serde_json::to_string)
         .transpose()
         .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+    let defined: Option<bool> = client
+        .query_opt(
+            "select coalesce(definition <> $2::text::jsonb, false) from changefeed.watch \
+             where function_id = $1",
+            &[&watch.function_id, &definition],
+        )
+        .await
+        .map_err(db)?
+        .map(|row| row.get(0));
+    if defined == Some(true) && !spec.replace {
+        return Err(spec.defined_already());
+    }
+    let known = defined.is_some();
+    let leases = &leases_name(&watch.function_id, watch.table_id);
+    let has_leases = exists(client, leases).await?;
+    if !has_leases {
+        // What happened until now is for the functions that were there.
+        drain(client, watch).await?;
+    }
+    tracked.ensure_leases(client, leases).await?;
     if !known {
         client
             .execute(
-                "insert into changefeed.watch (name, function_id, table_id, definition, loading) \
-                 values ($1, $2, $3, $4::text::jsonb, $5)",
+                "insert into changefeed.watch \
+                   (name, function_id, table_id, definition, loading, columns) \
+                 values ($1, $2, $3, $4::text::jsonb, $5, $6)",
                 &[
                     &spec.name.as_str(),
                     &watch.function_id,
                     &watch.table_id,
                     &definition,
                     &(spec.from == WatchFrom::Beginning),
+                    &columns,
                 ],
             )
             .await
             .map_err(db)?;
-    } else if definition.is_some() {
+    } else {
         client
             .execute(
-                "update changefeed.watch set definition = $2::text::jsonb where name = $1",
-                &[&spec.name.as_str(), &definition],
+                "update changefeed.watch \
+                 set definition = coalesce($2::text::jsonb, definition), columns = $3 \
+                 where name = $1 and (definition, columns) is distinct from \
+                   (coalesce($2::text::jsonb, definition), $3)",
+                &[&spec.name.as_str(), &definition, &columns],
             )
             .await
             .map_err(db)?;

@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
+    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
     WatchStore, suggested_workers,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::backlog::{Backlog, NOW, Terms, functions, unreadable};
+use crate::backlog::{Backlog, Look, NOW, Terms, functions, unreadable};
 use crate::error::Explain;
-use crate::tracking::{self, Tracked, leases_name, log_name};
+use crate::tracking::{self, Tracked, Wants, leases_name, log_name};
 use crate::{SqliteStore, value};
 
 #[async_trait]
@@ -48,13 +48,34 @@ impl WatchStore for SqliteStore {
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
         let asked = Instant::now();
         let (looking, owner) = (watch.clone(), take.owner.to_owned());
-        let found = self
-            .reading(move |tx| Backlog::open(tx, &looking)?.look(&owner))
+        let sound = self.sound(&watch.leases_table);
+        let (found, schema) = self
+            .reading(move |tx| {
+                let schema = tracking::schema_version(tx)?;
+                if sound != Some(schema) && !tracking::is_sound(tx, &looking)? {
+                    return Ok((Look::Broken, schema));
+                }
+                Ok((Backlog::open(tx, &looking)?.look(&owner)?, schema))
+            })
             .await?;
-        if !found {
-            return Ok(None);
+        if found != Look::Broken {
+            self.set_sound(&watch.leases_table, schema);
         }
         let watch = watch.clone();
+        match found {
+            Look::Nothing => return Ok(None),
+            Look::Time => {
+                self.writing(move |tx| Backlog::open(tx, &watch)?.keep_state())
+                    .await?;
+                return Ok(None);
+            }
+            Look::Broken => {
+                let watch = watch.clone();
+                self.writing(move |tx| tracking::keep_up(tx, &watch))
+                    .await?;
+            }
+            Look::Work => {}
+        }
         let terms = Terms {
             owner: take.owner.to_owned(),
             settings: *take.settings,
@@ -87,6 +108,7 @@ impl WatchStore for SqliteStore {
         let watch = watch.clone();
         self.writing(move |tx| {
             require(tx, &watch)?;
+            tracking::ensure_state(tx)?;
             let count = tx
                 .execute(
                     &format!(
@@ -112,6 +134,7 @@ impl WatchStore for SqliteStore {
     async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
         let watch = watch.clone();
         self.writing(move |tx| {
+            tracking::keep_up(tx, &watch)?;
             let tracked = Tracked::load(tx, watch.table_id, &watch.name)?;
             tracked.ensure_leases(tx, &watch.leases_table)?;
             // What happened until now belongs to what is forgotten, but not for the others.
@@ -129,6 +152,7 @@ impl WatchStore for SqliteStore {
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let watch = watch.clone();
         self.writing(move |tx| {
+            tracking::ensure_state(tx)?;
             let gone = tx
                 .execute(
                     "delete from changefeed_watch where name = ?1",
@@ -163,20 +187,51 @@ impl WatchStore for SqliteStore {
         })
         .await
     }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        let watches = self.watches().await?;
+        self.reading(move |tx| {
+            let found: Result<Vec<_>> = watches
+                .iter()
+                .map(|watch| tracking::findings(tx, watch))
+                .collect();
+            Ok(found?.into_iter().flatten().collect())
+        })
+        .await
+    }
 }
 
 fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     let function_id = spec.name.function_id();
-    let known: Option<i64> = tx
+    let known: Option<(i64, Option<String>, bool)> = tx
         .query_row(
-            "select table_id from changefeed_watch where name = ?1",
+            "select table_id, definition, columns from changefeed_watch where name = ?1",
             [spec.name.as_str()],
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .optional()
         .explained()?;
-    let tracked = Tracked::ensure(tx, &spec.table)?;
-    if let Some(table_id) = known
+    let definition = spec
+        .definition
+        .as_ref()
+        .map(serde_json::to_string)
+        .transpose()
+        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
+    let defined = known.as_ref().and_then(|(_, defined, _)| defined.as_ref());
+    if definition.is_some() && defined.is_some() && defined != definition.as_ref() && !spec.replace
+    {
+        return Err(spec.defined_already());
+    }
+    tracking::ensure_state(tx)?;
+    // An instance that does not ask for columns leaves them to those that do.
+    let columns =
+        spec.columns || definition.is_none() && known.as_ref().is_some_and(|(_, _, c)| *c);
+    let wants = Wants {
+        function_id: &function_id,
+        columns,
+    };
+    let tracked = Tracked::ensure(tx, &spec.table, &wants)?;
+    if let Some((table_id, ..)) = known
         && table_id != tracked.table_id
     {
         let other = Tracked::load(tx, table_id, &spec.name)
@@ -202,23 +257,19 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         drain(tx, &watch)?;
     }
     tracked.ensure_leases(tx, &watch.leases_table)?;
-    let definition = spec
-        .definition
-        .as_ref()
-        .map(serde_json::to_string)
-        .transpose()
-        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
     tx.execute(
         &format!(
-            "insert into changefeed_watch (name, function_id, table_id, definition, created_at) \
-             values (?1, ?2, ?3, ?4, {NOW}) on conflict (name) do update \
-             set definition = coalesce(excluded.definition, definition)"
+            "insert into changefeed_watch \
+               (name, function_id, table_id, definition, columns, created_at) \
+             values (?1, ?2, ?3, ?4, ?5, {NOW}) on conflict (name) do update \
+             set definition = coalesce(excluded.definition, definition), columns = excluded.columns"
         ),
         params![
             spec.name.as_str(),
             watch.function_id,
             watch.table_id,
-            definition
+            definition,
+            columns
         ],
     )
     .explained()?;
@@ -301,7 +352,12 @@ fn view(tx: &Connection, watch: &Watch, tracked: &Tracked) -> Result<()> {
         "drop view if exists {name}; create view {name} as \
          select unprocessed, leased, parked, (unprocessed + 999) / 1000 as suggested_workers \
          from ({})",
-        counts(tracked.table.key.len(), watch, &tracked.keys("q."))
+        counts(
+            tracked.table.key.len(),
+            watch,
+            &tracked.keys("q."),
+            Noted::Somewhere
+        )
     );
     tx.execute_batch(&sql).explained()
 }
@@ -311,20 +367,33 @@ fn backlog_view(function_id: &str) -> String {
 }
 
 /// What a function still has to process, as a query. Counts what nobody has moved yet too.
-fn counts(key: usize, watch: &Watch, own_key: &[String]) -> String {
+fn counts(key: usize, watch: &Watch, own_key: &[String], noted: Noted) -> String {
     let keys = crate::capture::key_columns("l.", key);
     let same = crate::capture::pairs(own_key, "=", &keys, " and ");
+    let leases = &watch.leases_table;
+    let noted = match noted {
+        Noted::Somewhere => format!(
+            "(select count(*) from (select distinct {} from {} l \
+              where not exists (select 1 from {leases} q \
+                where {same} and q._changefeed_parked_time is null)))",
+            keys.join(", "),
+            log_name(watch.table_id)
+        ),
+        Noted::Nowhere => "0".to_owned(),
+    };
     format!(
-        "select (select count(*) from {0} where _changefeed_parked_time is null) \
-           + (select count(*) from (select distinct {1} from {2} l \
-              where not exists (select 1 from {0} q \
-                where {same} and q._changefeed_parked_time is null))) as unprocessed, \
-         (select count(*) from {0} where _changefeed_lease_expiration_time > {NOW}) as leased, \
-         (select count(*) from {0} where _changefeed_parked_time is not null) as parked",
-        watch.leases_table,
-        keys.join(", "),
-        log_name(watch.table_id)
+        "select (select count(*) from {leases} where _changefeed_parked_time is null) \
+           + {noted} as unprocessed, \
+         (select count(*) from {leases} where _changefeed_lease_expiration_time > {NOW}) as leased, \
+         (select count(*) from {leases} where _changefeed_parked_time is not null) as parked"
     )
+}
+
+/// Whether there is a table with noted changes; somebody may have deleted it.
+#[derive(Clone, Copy)]
+enum Noted {
+    Somewhere,
+    Nowhere,
 }
 
 /// Refuses to work with a watch that is gone.
@@ -407,28 +476,38 @@ fn stored(tx: &Connection, row: &Row<'_>) -> Result<Watch> {
 }
 
 fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
-    let known: Option<(i64, Option<i64>)> = tx
+    let known: bool = tx
         .query_row(
-            &format!(
-                "select coalesce(s.last_sync_version, 0), {NOW} - s.last_access_time \
-                 from changefeed_watch w left join changefeed_global_state s \
-                   on s.function_id = w.function_id and s.table_id = w.table_id \
-                 where w.name = ?1"
-            ),
+            "select exists (select 1 from changefeed_watch where name = ?1)",
             [watch.name.as_str()],
+            |row| row.get(0),
+        )
+        .explained()?;
+    if !known {
+        return Err(watch.name.unknown());
+    }
+    let state: Option<(i64, i64)> = if tracking::exists(tx, "changefeed_global_state")? {
+        tx.query_row(
+            &format!(
+                "select last_sync_version, {NOW} - last_access_time \
+                 from changefeed_global_state where function_id = ?1 and table_id = ?2"
+            ),
+            params![watch.function_id, watch.table_id],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .optional()
-        .explained()?;
-    let (last_sync_version, idle_ms) = known.ok_or_else(|| watch.name.unknown())?;
+        .explained()?
+    } else {
+        None
+    };
     let mut status = WatchStatus {
         watch,
         unprocessed: 0,
         leased: 0,
         parked: 0,
         last_error: None,
-        last_sync_version,
-        idle_ms,
+        last_sync_version: state.map_or(0, |(version, _)| version),
+        idle_ms: state.map(|(_, idle)| idle),
         suggested_workers: 0,
         parked_changes: Vec::new(),
     };
@@ -439,7 +518,11 @@ fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
     if !functions(tx, watch.table_id)?.contains(&watch.leases_table) {
         return Ok(status);
     }
-    let counts = counts(tracked.table.key.len(), watch, &tracked.keys("q."));
+    let noted = match tracking::exists(tx, &tracked.log())? {
+        true => Noted::Somewhere,
+        false => Noted::Nowhere,
+    };
+    let counts = counts(tracked.table.key.len(), watch, &tracked.keys("q."), noted);
     (status.unprocessed, status.leased, status.parked) = tx
         .query_row(&counts, [], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))
