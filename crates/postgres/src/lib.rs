@@ -34,6 +34,7 @@ mod ulid_feeds;
 mod ulids;
 mod wake;
 mod watch_columns;
+mod watch_findings;
 mod watch_key;
 mod watches;
 

@@ -1,9 +1,11 @@
 //! Watches: which functions watch which tables.
 
+mod loading;
+
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
+    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
     WatchStore, suggested_workers,
 };
 use deadpool_postgres::Object;
@@ -12,14 +14,9 @@ use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
-use crate::template::fill;
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
-use crate::watch_key::join;
-use crate::{PostgresStore, quote};
-
-/// Existing rows that are loaded at a time.
-const LOAD: usize = 10_000;
+use crate::{PostgresStore, quote, watch_findings};
 
 /// A statement of ours that waits for the application's table makes the application wait behind
 /// it, so it does not wait for long.
@@ -255,6 +252,17 @@ impl WatchStore for PostgresStore {
         self.inner.backlogs.forget(&watch.leases_table);
         Ok(())
     }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        let watches = self.watches().await?;
+        let mut client = self.client().await?;
+        let transaction = begin(&mut client).await?;
+        let mut findings = Vec::new();
+        for watch in &watches {
+            findings.extend(watch_findings::find(&*transaction, watch).await?);
+        }
+        Ok(findings)
+    }
 }
 
 impl PostgresStore {
@@ -302,71 +310,6 @@ impl PostgresStore {
             })
             .collect()
     }
-
-    /// Puts existing rows into the backlog of a function that begins with them. Goes on where
-    /// it was cut off.
-    async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
-        loop {
-            let mut client = self.client().await?;
-            let transaction = begin(&mut client).await?;
-            lock_table(&*transaction, watch.table_id).await?;
-            // Nobody alters it from here on, and it is read as it is now.
-            let lock = format!(
-                "set local row_security = off; lock table {} in access share mode",
-                tracked.table.sql
-            );
-            transaction.batch_execute(&lock).await.map_err(db)?;
-            let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
-            if now.key != tracked.key {
-                return Err(Error::new(
-                    Kind::Busy,
-                    format!("the key of {} was altered meanwhile", watch.table),
-                )
-                .advise("start the watch again: it goes on where it was"));
-            }
-            let sql = load_sql(watch, &now, leases);
-            let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
-            transaction.commit().await.map_err(db)?;
-            if !more {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// The statement that loads the next existing rows.
-fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
-    let key = &tracked.key;
-    let resume = tracked.is_behind("t", |n| {
-        format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)
-    });
-    fill(
-        include_str!("sql/watch_load.sql"),
-        &[
-            ("leases", leases),
-            ("name", &quote::literal(watch.name.as_str())),
-            ("table", &tracked.rows_of()),
-            (
-                "t_as_k",
-                &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
-            ),
-            ("t_keys", &tracked.keys("t.")),
-            ("resume", &format!("state.loaded_to is null or {resume}")),
-            ("chunk", &LOAD.to_string()),
-            ("keys", &tracked.keys("")),
-            ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
-            (
-                "p_texts",
-                &join(key, ", ", |n, _| format!("format('%s', p.k{n})")),
-            ),
-            (
-                "same_key",
-                &join(key, " and ", |n, c| {
-                    format!("q.{} operator(pg_catalog.=) p.k{n}", c.sql())
-                }),
-            ),
-        ],
-    )
 }
 
 /// The table that a name means, with its schema; the last thing that goes by our search path.

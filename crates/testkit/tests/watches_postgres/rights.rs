@@ -280,3 +280,47 @@ fn a_function_of_somebody_else_does_not_stop_a_worker() {
             .await;
     });
 }
+
+/// Rows that a policy hides look like deleted ones: to be stopped is better.
+#[test]
+fn rows_that_become_hidden_are_not_handed_over_as_deleted() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("worker_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create role {role} login; grant usage on schema changefeed to {role}; \
+             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
+             grant usage on all sequences in schema changefeed to {role}; \
+             grant execute on all functions in schema changefeed to {role}; \
+             grant select on orders to {role}"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        let worker: &dyn changefeed_core::Store = &store;
+        assert!(take_all(worker, &scene.watch, &quick()).await.is_empty());
+        app.run("alter table orders enable row level security; insert into orders values (1, 'a')")
+            .await;
+        let settings = quick();
+        let take = changefeed_core::Take {
+            owner: "worker",
+            settings: &settings,
+        };
+        let error = worker.take(&scene.watch, take).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        app.run("alter table orders disable row level security")
+            .await;
+        let handed = changefeed_testkit::eventually("the row itself", || async {
+            let batch = worker.take(&scene.watch, take).await.unwrap()?;
+            Some(changefeed_testkit::watching::seen(&batch))
+        })
+        .await;
+        assert_eq!(handed, [(Insert, json!({"id": 1, "note": "a"}))]);
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}

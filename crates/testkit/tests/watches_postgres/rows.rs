@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use changefeed_core::RowOperation::Insert;
 use changefeed_core::{BatchOutcome, WatchSettings};
-use changefeed_testkit::watching::{quick, spec};
+use changefeed_testkit::backend::eventually_true;
+use changefeed_testkit::watching::{Copying, Instance, orders, quick, spec};
 
 use crate::scene;
 
@@ -66,5 +67,44 @@ fn a_batch_of_large_rows_is_cut() {
         assert!(rest.iter().all(|batch| batch.len() <= 2));
         assert_eq!(rest.concat().len(), 6);
         assert!(rest.concat().iter().all(|c| c.0 == Insert));
+    });
+}
+
+/// Reading that took longer than the lease is told, counts, and does not go on for ever unseen.
+#[test]
+fn a_batch_that_was_read_too_late_is_not_handed_over() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("insert into orders values (1, 'a'), (2, 'a')")
+            .await;
+        let alter = scene.backend.session().await;
+        alter
+            .run("begin; lock table orders in access exclusive mode")
+            .await;
+        let settings = WatchSettings {
+            lease: Duration::from_millis(300),
+            renewal: Duration::from_millis(50),
+            ..quick()
+        };
+        let function = Copying::default();
+        let backend = &*scene.backend;
+        let instance =
+            Instance::start(backend, &scene.watch, "slow", settings, function.clone()).await;
+        // It waits for the table with rows that it has leased, until their lease is over.
+        let over = format!(
+            "select count(*) from {} where _changefeed_lease_owner = 'slow' \
+             and _changefeed_lease_expiration_time < clock_timestamp()",
+            scene.watch.leases_table
+        );
+        eventually_true("the lease is over", async || app.number(&over).await == 2).await;
+        alter.run("rollback").await;
+        eventually_true("it is tried again", async || {
+            let status = scene.store.watch_status(&scene.watch, 0).await.unwrap();
+            status.unprocessed == 0
+        })
+        .await;
+        assert_eq!(function.rows(), orders(&**app).await);
+        let totals = instance.stop().await;
+        assert!(totals.failed >= 1, "{totals:?}");
     });
 }

@@ -1,7 +1,7 @@
 //! Tables, keys and columns of every shape, and what becomes of them.
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
-use changefeed_core::{Kind, TableName, WatchSpec};
+use changefeed_core::{Kind, TableName, Take, Watch, WatchSpec};
 use changefeed_testkit::watching::{quick, spec, take_all};
 use serde_json::json;
 
@@ -201,5 +201,213 @@ fn added_columns_are_handed_over_at_once() {
             scene.all(100).await,
             [[(Update, json!({"id": 1, "note": "b", "more": 7}))]]
         );
+    });
+}
+
+/// An idle one as well: nothing else would tell it.
+#[test]
+fn an_instance_notices_that_its_table_is_gone_or_has_another_key() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table other (id integer primary key, n integer)")
+            .await;
+        let other = scene.store.open_watch(&spec("o", "other")).await.unwrap();
+        assert!(scene.all(100).await.is_empty());
+        let ended = async |watch: &Watch| {
+            changefeed_testkit::eventually("an error", || async {
+                let settings = quick();
+                let take = Take {
+                    owner: "me",
+                    settings: &settings,
+                };
+                scene.store.take(watch, take).await.err()
+            })
+            .await
+        };
+        app.run("drop table orders").await;
+        let error = ended(&scene.watch).await;
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.message().contains("was dropped"), "{error}");
+        app.run("alter table other drop constraint other_pkey, add primary key (n)")
+            .await;
+        let error = ended(&other).await;
+        assert_eq!(error.kind(), Kind::NotFound);
+        assert!(error.message().contains("was altered"), "{error}");
+        // The sentence that a start says is about the watch, not about a number.
+        app.run("create table orders (id integer primary key)")
+            .await;
+        let error = scene
+            .store
+            .open_watch(&spec("f", "orders"))
+            .await
+            .unwrap_err();
+        assert!(error.message().contains("was dropped"), "{error}");
+        // After `watch drop` it is the watch that is gone.
+        scene.store.drop_watch(&other).await.unwrap();
+        assert_eq!(ended(&other).await.message(), "there is no watch 'o'");
+    });
+}
+
+/// A watch whose state was deleted is there all the same.
+#[test]
+fn an_instance_whose_state_is_deleted_says_so() {
+    scene(async |scene| {
+        scene.all(100).await;
+        scene
+            .app
+            .run(&format!("drop table {}", scene.watch.leases_table))
+            .await;
+        let settings = quick();
+        let take = Take {
+            owner: "me",
+            settings: &settings,
+        };
+        let error = scene.store.take(&scene.watch, take).await.unwrap_err();
+        assert_eq!(error.message(), "the state of watch 'f' was deleted");
+        assert!(error.advice().is_some_and(|a| a.contains("is started")));
+    });
+}
+
+/// Keys that no row can have any more must not keep the watch from starting, nor from moving.
+#[test]
+fn keys_that_fit_no_more_do_not_stop_a_watch() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table texts (id text primary key, v text)")
+            .await;
+        let watch = scene.store.open_watch(&spec("t", "texts")).await.unwrap();
+        app.run("insert into texts values ('abc', 'x'), ('01', 'x'), ('1', 'y')")
+            .await;
+        // Moved to the backlog, and held; and some that nobody has moved yet.
+        let held = changefeed_testkit::watching::take(&*scene.store, &watch, "me", &quick()).await;
+        assert_eq!(held.unwrap().changes.len(), 3);
+        app.run("insert into texts values ('zz', 'x'); truncate texts")
+            .await;
+        app.run("alter table texts alter id type integer using id::integer")
+            .await;
+        app.run("insert into texts values (5, 'x')").await;
+        let watch = scene.store.open_watch(&spec("t", "texts")).await.unwrap();
+        let mut seen = std::collections::BTreeMap::new();
+        changefeed_testkit::backend::eventually_true("all is handed over", async || {
+            for (operation, item) in take_all(&*scene.store, &watch, &quick()).await.concat() {
+                seen.insert(item["id"].as_i64().unwrap(), operation);
+            }
+            let status = scene.store.watch_status(&watch, 1).await.unwrap();
+            status.unprocessed == 0
+        })
+        .await;
+        assert_eq!(seen.get(&5), Some(&Insert), "{seen:?}");
+        assert_eq!(seen.get(&1), Some(&Delete), "{seen:?}");
+    });
+}
+
+/// A text that cannot be read under a running worker, either.
+#[test]
+fn a_noted_text_that_cannot_be_read_blocks_nothing() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(&format!(
+            "insert into changefeed.changes_{} (_changefeed_operation, _changefeed_raw) \
+             values (1, '[\"no number\"]'), (1, '[\"7\"]')",
+            scene.watch.table_id
+        ))
+        .await;
+        app.run("insert into orders values (1, 'a')").await;
+        assert_eq!(
+            scene.all(100).await.concat(),
+            [
+                (Delete, json!({"id": 7})),
+                (Insert, json!({"id": 1, "note": "a"}))
+            ]
+        );
+    });
+}
+
+/// What its snapshot did not see cannot be told; the rest is, and nothing fails.
+#[test]
+fn truncating_under_an_old_snapshot_tells_what_it_saw() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("insert into orders values (1, 'a')").await;
+        scene.all(100).await;
+        let old = scene.backend.session().await;
+        old.run("begin isolation level repeatable read; select count(*) from orders")
+            .await;
+        app.run("insert into orders values (2, 'b')").await;
+        scene.all(100).await;
+        old.run("truncate orders; commit").await;
+        assert_eq!(scene.all(100).await.concat(), [(Delete, json!({"id": 1}))]);
+        let log = format!("changefeed.changes_{}", scene.watch.table_id);
+        assert_eq!(app.number(&format!("select count(*) from {log}")).await, 0);
+    });
+}
+
+/// A trigger of somebody else by the name of ours would be taken for ours.
+#[test]
+fn a_trigger_with_our_name_is_refused() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("create table squat (id integer primary key)").await;
+        let oid = app.number("select 'squat'::regclass::oid::bigint").await;
+        app.run(&format!(
+            "create function nothing() returns trigger language plpgsql as \
+               'begin return null; end'; \
+             create trigger \"!changefeed_watch_{oid}\" after insert on squat \
+               for each row execute function nothing()"
+        ))
+        .await;
+        let error = scene
+            .store
+            .open_watch(&spec("s", "squat"))
+            .await
+            .unwrap_err();
+        assert!(error.message().contains("somebody else"), "{error}");
+    });
+}
+
+/// What `doctor` says about a watch.
+#[test]
+fn what_is_wrong_with_a_watch_is_found() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let ours = format!("\"!changefeed_watch_{}\"", scene.watch.table_id);
+        let found = async || {
+            let findings = scene.store.watch_findings().await.unwrap();
+            let about = findings.iter().all(|f| f.subject == "watch f");
+            assert!(about && findings.iter().all(|f| f.advice.is_some()));
+            let messages: Vec<String> = findings.into_iter().map(|f| f.message).collect();
+            messages.join("; ")
+        };
+        assert_eq!(found().await, "");
+        app.run("alter table orders disable trigger all").await;
+        let said = found().await;
+        assert!(
+            said.contains(&format!("{ours} on public.orders is disabled")),
+            "{said}"
+        );
+        app.run("alter table orders enable trigger all").await;
+        app.run(&format!("drop trigger {ours} on orders")).await;
+        assert!(found().await.contains("is missing: changes are not noted"));
+        scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        assert_eq!(found().await, "");
+        app.run("create function early() returns trigger language plpgsql as 'begin return null; end'; \
+             create trigger \" early\" after insert on orders for each row execute function early()")
+            .await;
+        assert!(found().await.contains("runs before ours"));
+        app.run("drop trigger \" early\" on orders; create table heir () inherits (orders)")
+            .await;
+        assert!(found().await.contains("inherit"));
+        app.run("drop table heir").await;
+        app.run(&format!(
+            "drop table changefeed.changes_{}",
+            scene.watch.table_id
+        ))
+        .await;
+        assert!(found().await.contains("was deleted"));
+        scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        app.run("alter table orders rename id to number").await;
+        assert!(found().await.contains("primary key"));
+        app.run("drop table orders").await;
+        assert_eq!(found().await, "its table was dropped");
     });
 }
