@@ -204,7 +204,9 @@ impl Tracked {
                     types: row.get(1),
                     places: row.get(2),
                 };
-                self.adapt(client, &known).await?;
+                self.adapt(client, &known).await.map_err(|e| {
+                    owners_work(e, &format!("the key of {} was altered", self.table.name))
+                })?;
                 if columns != row.get::<_, bool>(3) {
                     // Whoever moves changes must know.
                     client
@@ -266,7 +268,13 @@ impl Tracked {
             .map_err(db)?
             .map(|row| row.get(0));
         if current.as_deref() != Some(&body) {
-            client.batch_execute(&function).await.map_err(db)?;
+            client.batch_execute(&function).await.map_err(|e| {
+                let what = format!(
+                    "what the trigger on {} notes has to change",
+                    self.table.name
+                );
+                owners_work(db(e), &what)
+            })?;
         }
         for (name, function, create) in [
             (
@@ -497,6 +505,19 @@ async fn may_create(client: &impl GenericClient) -> Result<()> {
         "the database user may not create tables in schema changefeed",
     )
     .advise(format!("grant create on schema changefeed to {user}")))
+}
+
+/// Says who can do what only the owner of our tables and functions can do.
+fn owners_work(error: Error, what: &str) -> Error {
+    if error.kind() != Kind::Permission {
+        return error;
+    }
+    Error::new(
+        Kind::Permission,
+        format!("{what}, and this database user does not own the watch's tables"),
+    )
+    .advise("start the watch once as the role that made it, or run `changefeed watch create` as it")
+    .caused_by(error)
 }
 
 /// The name of a function's backlog.

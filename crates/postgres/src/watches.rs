@@ -345,19 +345,28 @@ async fn register(
         .map(serde_json::to_string)
         .transpose()
         .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
-    let defined: Option<bool> = client
+    let known = client
         .query_opt(
-            "select coalesce(definition <> $2::text::jsonb, false) from changefeed.watch \
-             where function_id = $1",
+            "select coalesce(definition <> $2::text::jsonb, false), name::text \
+             from changefeed.watch where function_id = $1",
             &[&watch.function_id, &definition],
         )
         .await
-        .map_err(db)?
-        .map(|row| row.get(0));
-    if defined == Some(true) && !spec.replace {
-        return Err(spec.defined_already());
+        .map_err(db)?;
+    if let Some(row) = &known {
+        let (differs, name): (bool, String) = (row.get(0), row.get(1));
+        if name != spec.name.as_str() {
+            return Err(Error::invalid(format!(
+                "watch '{}' would have the same id as watch '{name}'",
+                spec.name
+            ))
+            .advise("give it another name"));
+        }
+        if differs && !spec.replace {
+            return Err(spec.defined_already());
+        }
     }
-    let known = defined.is_some();
+    let known = known.is_some();
     let leases = &leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(client, leases).await?;
     if !has_leases {

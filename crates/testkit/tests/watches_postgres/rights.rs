@@ -324,3 +324,61 @@ fn rows_that_become_hidden_are_not_handed_over_as_deleted() {
             .await;
     });
 }
+
+/// What the guide says is enough, and what it does not allow is said.
+#[test]
+fn the_grants_of_the_guide_are_enough() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let role = format!("worker_{}", fastrand::u32(..));
+        let guide = include_str!("../../../../docs/watches.md");
+        let grants = guide
+            .split("```sql")
+            .find(|block| block.contains("app_worker"));
+        let grants = grants.unwrap().split("```").next().unwrap();
+        app.run(&format!("create role {role} login")).await;
+        app.run(&grants.replace("app_worker", &role)).await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        let worker: &dyn changefeed_core::Store = &store;
+        let watch = worker.open_watch(&spec("f", "orders")).await.unwrap();
+        app.run("insert into orders values (1, 'a'); truncate orders; insert into orders values (2, 'b')")
+            .await;
+        // Also a text that cannot be read.
+        app.run(&format!(
+            "insert into changefeed.changes_{} (_changefeed_operation, _changefeed_raw) \
+             values (1, '[\"no number\"]')",
+            watch.table_id
+        ))
+        .await;
+        assert_eq!(take_all(worker, &watch, &quick()).await.concat().len(), 2);
+        worker.watch_status(&watch, 1).await.unwrap();
+        worker.retry_parked(&watch).await.unwrap();
+        // What only the owner of our tables can do.
+        let columns = WatchSpec {
+            columns: true,
+            ..spec("f", "orders")
+        };
+        let error = worker.open_watch(&columns).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        assert!(error.message().contains("does not own"), "{error:?}");
+        app.run("alter table orders alter id type bigint").await;
+        let error = worker.open_watch(&spec("f", "orders")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        assert!(error.advice().unwrap().contains("as the role that made it"));
+        scene.store.open_watch(&columns).await.unwrap();
+        app.run("update orders set note = 'c'").await;
+        let watch = worker.open_watch(&columns).await.unwrap();
+        let batch = changefeed_testkit::watching::take(worker, &watch, "w", &quick()).await;
+        assert_eq!(
+            batch.unwrap().changes[0].columns.as_deref(),
+            Some(&["note".to_owned()][..])
+        );
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
