@@ -38,7 +38,13 @@ impl WatchStore for PostgresStore {
             )
             .await
             .map_err(db)?;
-        let mut tracked = Tracked::find(&*transaction, &table).await?;
+        let found = Tracked::find(&*transaction, &table).await;
+        if let (Err(error), Some(row)) = (&found, &known)
+            && error.kind() == Kind::NotFound
+        {
+            return Err(elsewhere(&*transaction, &spec.name, row.get(1)).await?);
+        }
+        let mut tracked = found?;
         if let Some(row) = &known {
             let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
             if source != tracked.table.oid {

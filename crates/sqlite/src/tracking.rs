@@ -405,7 +405,8 @@ fn adapt(tx: &Connection, table_id: i64, was: &str, table: &Table) -> Result<()>
     let leases: Vec<String> = tx
         .prepare(
             "select name from sqlite_master where type = 'table' \
-             and name glob 'changefeed_leases_*_' || ?1",
+             and (name glob 'changefeed_leases_*_' || ?1 \
+                  or name glob 'changefeed_loading_*_' || ?1)",
         )
         .and_then(|mut s| s.query_map([table_id], |row| row.get(0))?.collect())
         .explained()?;

@@ -1,5 +1,7 @@
 //! Watches: which functions watch which tables.
 
+mod loading;
+
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -19,7 +21,9 @@ use crate::{SqliteStore, value};
 impl WatchStore for SqliteStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let spec = spec.clone();
-        self.writing(move |tx| open(tx, &spec)).await
+        let watch = self.writing(move |tx| open(tx, &spec)).await?;
+        self.load(&watch).await?;
+        Ok(watch)
     }
 
     async fn watches(&self) -> Result<Vec<Watch>> {
@@ -132,6 +136,7 @@ impl WatchStore for SqliteStore {
     }
 
     async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let loaded = watch.clone();
         let watch = watch.clone();
         self.writing(move |tx| {
             tracking::keep_up(tx, &watch)?;
@@ -141,12 +146,14 @@ impl WatchStore for SqliteStore {
             Backlog::open(tx, &watch)?.shift(true)?;
             tx.execute(&format!("delete from {}", watch.leases_table), [])
                 .explained()?;
-            if from == WatchFrom::Beginning {
-                load(tx, &tracked, &watch.leases_table)?;
+            loading::forget(tx, &watch)?;
+            match from {
+                WatchFrom::Beginning => loading::begin(tx, &watch, &tracked),
+                WatchFrom::Now => Ok(()),
             }
-            Ok(())
         })
-        .await
+        .await?;
+        self.load(&loaded).await
     }
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
@@ -167,6 +174,7 @@ impl WatchStore for SqliteStore {
                 [&watch.function_id],
             )
             .explained()?;
+            loading::forget(tx, &watch)?;
             tx.execute_batch(&format!(
                 "drop view if exists {}; drop table if exists {}",
                 backlog_view(&watch.function_id),
@@ -230,7 +238,14 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         function_id: &function_id,
         columns,
     };
-    let tracked = Tracked::ensure(tx, &spec.table, &wants)?;
+    let found = Tracked::ensure(tx, &spec.table, &wants);
+    if let (Err(error), Some((table_id, ..))) = (&found, &known)
+        && error.kind() == Kind::NotFound
+    {
+        // Says so, if that was dropped.
+        Tracked::load(tx, *table_id, &spec.name)?;
+    }
+    let tracked = found?;
     if let Some((table_id, ..)) = known
         && table_id != tracked.table_id
     {
@@ -282,7 +297,7 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     )
     .explained()?;
     if known.is_none() && spec.from == WatchFrom::Beginning {
-        load(tx, &tracked, &watch.leases_table)?;
+        loading::begin(tx, &watch, &tracked)?;
     }
     view(tx, &watch, &tracked)?;
     Ok(watch)
@@ -312,37 +327,6 @@ fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
             .execute_batch(&format!("delete from {}", log_name(watch.table_id)))
             .explained(),
     }
-}
-
-/// Puts all existing rows into the backlog of a function that begins with them.
-fn load(tx: &Connection, tracked: &Tracked, leases: &str) -> Result<()> {
-    let keys = tracked.keys("").join(", ");
-    let not_null: Vec<String> = tracked
-        .keys("")
-        .into_iter()
-        .map(|k| format!("{k} is not null"))
-        .collect();
-    tx.execute(
-        &format!(
-            "insert or ignore into {leases} \
-               ({keys}, _changefeed_change_version, _changefeed_operation) \
-             select {keys}, (select version from changefeed_watch_counter) \
-               + row_number() over (order by {keys}), 0 from {} where {}",
-            tracked.table.sql(),
-            not_null.join(" and ")
-        ),
-        [],
-    )
-    .explained()?;
-    tx.execute(
-        &format!(
-            "update changefeed_watch_counter set version = max(version, \
-             coalesce((select max(_changefeed_change_version) from {leases}), 0))"
-        ),
-        [],
-    )
-    .explained()?;
-    Ok(())
 }
 
 /// The one-row view for autoscalers.

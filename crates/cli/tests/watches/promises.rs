@@ -45,6 +45,52 @@ fn promise_11_a_crash_at_any_named_place_loses_nothing() {
     });
 }
 
+/// A function that begins with all rows, killed while they are loaded, begins with all of them.
+#[test]
+fn promise_11_a_load_that_was_cut_off_goes_on() {
+    on_every_database(async |scene| {
+        let url = scene.backend.url();
+        let journal = Journal::new();
+        scene
+            .app
+            .run(
+                "create table many (a integer, b varchar(9), primary key (a, b)); \
+                 with recursive n(i) as (select 1 union all select i + 1 from n where i < 25000) \
+                 insert into many select i % 100, 'k' || i from n",
+            )
+            .await;
+        let command = journal.command();
+        let mut args = vec!["watch", "many", "--name", "m", "--exec", &command];
+        args.extend(["--from", "beginning", "--batch", "10000"]);
+        let mut doomed = changefeed(&url, &args);
+        doomed.env("CHANGEFEED_CRASH_AT", "watch.loaded");
+        doomed.stdout(Stdio::null()).stderr(Stdio::null());
+        assert!(
+            !Running::start(&mut doomed)
+                .wait(Duration::from_secs(60))
+                .success()
+        );
+        let status = async || {
+            let watches = scene.store.watches().await.unwrap();
+            let many = watches.iter().find(|w| w.name.as_str() == "m").unwrap();
+            scene.store.watch_status(many, 0).await.unwrap()
+        };
+        assert!(status().await.unprocessed < 25_000);
+        let mut survivor = changefeed(&url, &args);
+        let _survivor = Running::start(survivor.stdout(Stdio::null()).stderr(Stdio::null()));
+        eventually_true("all of them are handed over", async || {
+            let keys: std::collections::BTreeSet<String> = journal
+                .batches()
+                .concat()
+                .iter()
+                .map(|change| change["Item"].to_string())
+                .collect();
+            keys.len() == 25_000 && status().await.unprocessed == 0
+        })
+        .await;
+    });
+}
+
 /// Frozen with its rows for longer than their lease; another processes them; then it wakes up and
 /// its function succeeds, too late.
 #[test]

@@ -1,6 +1,6 @@
 //! Existing rows for a function that begins with them.
 
-use changefeed_core::{Error, Kind, Result, Watch};
+use changefeed_core::{Error, Kind, Result, Watch, crash_point};
 
 use crate::error::db;
 use crate::template::fill;
@@ -36,6 +36,7 @@ impl PostgresStore {
             let sql = load_sql(watch, &now, leases);
             let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
             transaction.commit().await.map_err(db)?;
+            crash_point("watch.loaded");
             if !more {
                 return Ok(());
             }

@@ -1,7 +1,9 @@
 //! Conflict clauses of the application, as watches see them, with and without recursive triggers;
 //! and writes by the stock shell.
 
-use changefeed_core::{BatchOutcome, TableName, Take, Watch, WatchSettings, WatchSpec, WatchStore};
+use changefeed_core::{
+    BatchOutcome, TableName, Take, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStore,
+};
 
 use crate::support::Lab;
 
@@ -309,4 +311,31 @@ async fn a_batch_of_large_rows_is_cut() {
         .await;
     assert_eq!(settled.unwrap().rows, 2);
     assert_eq!(handed(&lab, &watch).await, ["+3", "+4", "+5"]);
+}
+
+/// Rows with NULL in their key are neither loaded nor waited for.
+#[tokio::test]
+async fn a_load_passes_keys_that_are_null() {
+    let lab = Lab::new().await;
+    lab.app()
+        .execute_batch(
+            "create table t (id text collate nocase, u, primary key (id, u)); \
+             insert into t values ('b', 1), ('C', null), ('a', 2), (null, 1), (null, null), \
+               (cast(x'ff' as text), 1), ('z', null)",
+        )
+        .unwrap();
+    let spec = WatchSpec {
+        from: WatchFrom::Beginning,
+        ..WatchSpec::new("f".parse().unwrap(), TableName::unqualified("t"))
+    };
+    let watch = lab.store.open_watch(&spec).await.unwrap();
+    assert_eq!(
+        handed(&lab, &watch).await,
+        ["+\"a\"", "+\"b\"", "+\"\u{fffd}\""]
+    );
+    lab.store
+        .reset_watch(&watch, WatchFrom::Beginning)
+        .await
+        .unwrap();
+    assert_eq!(handed(&lab, &watch).await.len(), 3);
 }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use changefeed_core::RowOperation::{Insert, Update};
-use changefeed_core::{BatchOutcome, WatchSettings};
-use changefeed_testkit::watching::{quick, spec, take_all};
+use changefeed_core::{BatchOutcome, WatchSettings, WatchSpec};
+use changefeed_testkit::watching::{quick, spec, take, take_all};
 use serde_json::json;
 
 use crate::scene;
@@ -211,5 +211,39 @@ fn rows_of_a_batch_are_settled_in_one_statement_each() {
         assert!(scene.take("me", &settings).await.is_none());
         assert_eq!(scene.settle(&batch, BatchOutcome::Done).await, 1000);
         assert_eq!(scene.all(100).await.concat().len(), 10);
+    });
+}
+
+/// A change that is moved late does not undo a newer one in process, but its columns are told.
+#[test]
+fn columns_of_a_change_that_is_moved_late_are_not_forgotten() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run(
+            "create table t (id integer primary key, a text, b text); insert into t values (1)",
+        )
+        .await;
+        let spec = WatchSpec {
+            columns: true,
+            ..spec("c", "t")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        app.run("update t set a = 'x'").await;
+        let (store, settings) = (&*scene.store, quick());
+        let held = take(store, &watch, "me", &settings).await.unwrap();
+        // As if another chunk had it: a change of before that one.
+        app.run(&format!(
+            "insert into changefeed.changes_{} \
+               (id, _changefeed_operation, _changefeed_order, _changefeed_columns) \
+             values (1, 1, 0, '3')",
+            watch.table_id
+        ))
+        .await;
+        assert!(take(store, &watch, "other", &settings).await.is_none());
+        let done = BatchOutcome::Done;
+        store.settle(&watch, &held, &done, &settings).await.unwrap();
+        let late = take(store, &watch, "me", &settings).await.unwrap();
+        let told: Vec<_> = [held, late].map(|b| b.changes[0].columns.clone()).into();
+        assert_eq!(told, [Some(vec!["a".into()]), Some(vec!["b".into()])]);
     });
 }
