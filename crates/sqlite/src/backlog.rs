@@ -37,7 +37,17 @@ pub(crate) enum Look {
     Broken,
 }
 
+/// What came of asking for a batch.
+pub(crate) enum Taken {
+    Nothing,
+    Batch(Batch),
+    /// A large backlog is moved before anything of it is leased: what comes last decides the order
+    /// and the net change of a row. In several transactions, so that writers do not wait.
+    MoreToMove,
+}
+
 /// Who asks for a batch, and on which terms.
+#[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) owner: String,
     pub(crate) settings: WatchSettings,
@@ -146,8 +156,8 @@ impl<'a> Backlog<'a> {
     }
 
     /// Moves changes to the backlogs of all functions that watch the table; all of them, or up to
-    /// a chunk.
-    pub(crate) fn shift(&self, all: bool) -> Result<()> {
+    /// a chunk. Returns whether there may be more.
+    pub(crate) fn shift(&self, all: bool) -> Result<bool> {
         let log = self.tracked.log();
         let bound: Option<i64> = if all {
             Some(i64::MAX)
@@ -159,7 +169,9 @@ impl<'a> Backlog<'a> {
                 .and_then(|mut s| s.query_row([], |row| row.get(0)))
                 .explained()?
         };
-        let Some(bound) = bound else { return Ok(()) };
+        let Some(bound) = bound else {
+            return Ok(false);
+        };
         // As many versions as there are changes are enough: gaps do no harm.
         let number: i64 = self
             .tx
@@ -167,7 +179,7 @@ impl<'a> Backlog<'a> {
             .and_then(|mut s| s.query_row([bound], |row| row.get(0)))
             .explained()?;
         if number == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let before = self.next_version(number)? - number;
         for leases in functions(self.tx, self.watch.table_id)? {
@@ -180,7 +192,7 @@ impl<'a> Backlog<'a> {
             .prepare_cached(&format!("delete from {log} where seq <= ?1"))
             .and_then(|mut s| s.execute([bound]))
             .explained()?;
-        Ok(())
+        Ok(!all && number >= CHUNK)
     }
 
     /// What moves net changes to a backlog.
@@ -230,14 +242,16 @@ impl<'a> Backlog<'a> {
     }
 
     /// Leases the next batch and reads its rows.
-    pub(crate) fn take(&self, terms: &Terms) -> Result<Option<Batch>> {
+    pub(crate) fn take(&self, terms: &Terms) -> Result<Taken> {
         self.keep_state()?;
         self.give_up_unreported(terms.settings.attempts)?;
         let again = self.lease_again(terms)?;
         let leased = match again {
             Some(leased) => Some(leased),
             None => {
-                self.shift(false)?;
+                if self.shift(false)? {
+                    return Ok(Taken::MoreToMove);
+                }
                 let free = "q._changefeed_parked_time is null \
                     and q._changefeed_lease_generation is null \
                     and q._changefeed_retry_time is null and ?2 is not null";
@@ -245,10 +259,10 @@ impl<'a> Backlog<'a> {
             }
         };
         let Some(leased) = leased else {
-            return Ok(None);
+            return Ok(Taken::Nothing);
         };
         crash_point("watch.leased");
-        self.rows(leased, terms.asked).map(Some)
+        self.rows(leased, terms.asked).map(Taken::Batch)
     }
 
     /// Parks rows whose last attempt was cut off.

@@ -12,7 +12,7 @@ use changefeed_core::{
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::backlog::{Backlog, Look, NOW, Terms, functions, unreadable};
+use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions, unreadable};
 use crate::error::Explain;
 use crate::tracking::{self, Tracked, Wants, leases_name, log_name};
 use crate::{SqliteStore, value};
@@ -80,13 +80,22 @@ impl WatchStore for SqliteStore {
             }
             Look::Work => {}
         }
-        let terms = Terms {
+        let mut terms = Terms {
             owner: take.owner.to_owned(),
             settings: *take.settings,
             asked,
         };
-        self.writing(move |tx| Backlog::open(tx, &watch)?.take(&terms))
-            .await
+        loop {
+            let (watch, asking) = (watch.clone(), terms.clone());
+            let taken = self
+                .writing(move |tx| Backlog::open(tx, &watch)?.take(&asking))
+                .await?;
+            match taken {
+                Taken::Batch(batch) => return Ok(Some(batch)),
+                Taken::Nothing => return Ok(None),
+                Taken::MoreToMove => terms.asked = Instant::now(),
+            }
+        }
     }
 
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
@@ -321,7 +330,7 @@ fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
                 function_id,
                 ..watch.clone()
             };
-            Backlog::open(tx, &other)?.shift(true)
+            Backlog::open(tx, &other)?.shift(true).map(drop)
         }
         None => tx
             .execute_batch(&format!("delete from {}", log_name(watch.table_id)))

@@ -256,6 +256,7 @@ macro_rules! conformance {
                 note_1_rows_changed_at_once_come_in_the_order_of_their_changes
                 note_2_changes_between_two_calls_are_one
                 note_3_rows_that_changed_again_come_after_those_that_did_not
+                note_3_holds_for_a_large_backlog
                 a_batch_has_at_most_its_size_and_the_rest_follows
                 a_changed_key_is_a_delete_and_an_insert
                 what_was_rolled_back_is_never_handed_over
