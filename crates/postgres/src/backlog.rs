@@ -26,8 +26,10 @@ use crate::watches::deleted_state;
 use crate::{PostgresStore, quote};
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
-/// look like deleted ones; and plans that are right whatever the statistics say: our tables change too fast for them.
-const PLANNER: &str = "pg_catalog.set_config('enable_hashjoin', 'off', true), \
+/// look like deleted ones; plans that are right whatever the statistics say: our tables change too fast
+/// for them; and no waiting without end and without a word: anybody can take an advisory lock.
+const PLANNER: &str = "pg_catalog.set_config('lock_timeout', '5s', true), \
+     pg_catalog.set_config('enable_hashjoin', 'off', true), \
      pg_catalog.set_config('enable_mergejoin', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true), \
      pg_catalog.set_config('enable_bitmapscan', 'off', true), \
      pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), \

@@ -74,6 +74,14 @@ fn explain(error: tokio_postgres::Error) -> Error {
             .advise("start the watch again: its tables are brought to that type")
             .caused_by(error);
     }
+    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Error::new(
+            Kind::Busy,
+            "somebody keeps the watched table, or the lock of its workers, for long",
+        )
+        .advise("pg_locks shows who: the lock of the workers is an advisory one")
+        .caused_by(error);
+    }
     if is_undefined(&error) {
         return Error::not_found("a table or column of this watch is not there any more")
             .advise("start the watch again: what was deleted is made again")

@@ -142,6 +142,8 @@ fn nothing_of_the_owner_of_a_table_runs_with_our_rights() {
         .await;
         let spec = WatchSpec {
             from: changefeed_core::WatchFrom::Beginning,
+            // Columns are compared, too.
+            columns: true,
             ..spec("k", "kept")
         };
         let watch = scene.store.open_watch(&spec).await.unwrap();

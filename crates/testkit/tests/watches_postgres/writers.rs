@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use changefeed_core::RowOperation::{Delete, Insert};
-use changefeed_core::WatchSettings;
+use changefeed_core::{Kind, Take, WatchSettings};
 use changefeed_testkit::watching::{Copying, Instance, orders, quick, spec, take_all};
 use serde_json::json;
 
@@ -180,5 +180,35 @@ fn keys_are_noted_alike_whatever_the_writer_has_set() {
         let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
         assert_eq!((changes.len(), changes[0].0), (1, Insert));
         assert_eq!(changes[0].1["g"].to_string(), "0.30000000000000004");
+    });
+}
+
+/// Anybody can take an advisory lock: workers say that they wait, and go on afterwards.
+#[test]
+fn workers_do_not_wait_for_their_lock_without_a_word() {
+    scene(async |scene| {
+        scene.app.run("insert into orders values (1, 'a')").await;
+        let holder = scene.backend.session().await;
+        holder
+            .run(&format!(
+                "begin; select pg_advisory_xact_lock(hashtextextended('changefeed/watch/{}', 0))",
+                scene.watch.table_id
+            ))
+            .await;
+        let settings = quick();
+        let take = Take {
+            owner: "me",
+            settings: &settings,
+        };
+        let waited = scene.store.take(&scene.watch, take);
+        let waited = tokio::time::timeout(Duration::from_secs(30), waited).await;
+        let error = waited.unwrap().unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error:?}");
+        assert!(
+            error.message().contains("the lock of its workers"),
+            "{error:?}"
+        );
+        holder.run("rollback").await;
+        assert_eq!(scene.all(100).await.concat().len(), 1);
     });
 }
