@@ -30,7 +30,8 @@ PLAIN = re.compile("(Create(Schema|Table|Index|Sequence|Role|Type.*|Synonym)|Gra
 SHARED = re.compile("Create(Schema|Table|Sequence|Type.*)Statement")
 
 PART = re.compile(r"\[((?:[^\]]|\]\])*)\]")
-ELEMENT = re.compile(r"Error validating element ((?:\[(?:[^\]]|\]\])*\]\.?)+): (?:Sql\w+: \S+ )?")
+NAME = r"(?:\[(?:[^\]]|\]\])*\]\.?)+"
+ELEMENT = re.compile(rf"Error validating element ({NAME}): (?:Sql\w+: {NAME} )?")
 
 
 class Definition:
