@@ -62,6 +62,7 @@ fn a_mistake_is_told_with_its_place() {
         ),
         statement("sound", "select i.id from dbo.item i where i.name = @P1"),
         statement("unreadable", "select 1;\nselect from"),
+        statement("unknown variable", "  select @count"),
         statement(
             "unknown column",
             "select i.id\nfrom dbo.item i\nwhere i.nam = @P1",
@@ -74,6 +75,7 @@ fn a_mistake_is_told_with_its_place() {
     let complained = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}{complained}");
     assert!(said.contains("unreadable:2:8: "), "{said}");
+    assert!(said.contains("unknown variable:1:10: "), "{said}");
     assert!(said.contains("unknown column:3:9: "), "{said}");
     assert!(!said.contains("sound:"), "{said}");
 }

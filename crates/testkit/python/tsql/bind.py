@@ -37,9 +37,12 @@ ELEMENT = re.compile(rf"Error validating element ({NAME}): (?:Sql\w+: {NAME} )?"
 class Definition:
     """One script of the model: a statement of a source, and what can only come with it."""
 
-    def __init__(self, source, fragment, text):
+    def __init__(self, source, fragment, text, prefix=""):
         self.source = source
         self.fragment = fragment
+        text = prefix + text
+        # How far the text of the first line has moved to the right.
+        self.moved = len(prefix) - (fragment.StartColumn - 1)
         # The text stands at the line that it has in the source, so that errors name that line.
         self.script = "\n" * (fragment.StartLine - 1) + text
         self.support = []
@@ -65,6 +68,12 @@ class Definition:
                 before = self.script[: found.start()]
                 line = before.count("\n") + 1
                 column = found.start() - before.rfind("\n")
+                return self.at(line, column, message, version)
+        return Finding(self.source.name, line, column, message, version)
+
+    def at(self, line, column, message, version):
+        if line == self.fragment.StartLine:
+            column -= self.moved
         return Finding(self.source.name, line, column, message, version)
 
     def is_about_us(self, message):
@@ -164,12 +173,12 @@ class Database:
             if kind(node) == "VariableReference" and re.fullmatch("(?i)@P[0-9]+", node.Name)
         }
         declared = ", ".join(f"{name} sql_variant" for name in parameters)
-        text = f"create procedure dbo.[statement {self.count}] {declared} as begin set nocount on;"
-        line = statements[0].StartLine
+        head = f"create procedure dbo.[statement {self.count}] {declared} as begin set nocount on;"
+        text, first = "", statements[0]
         for statement in statements:
+            line = first.StartLine + text.count("\n")
             text += "\n" * (statement.StartLine - line) + source.text(statement, edits) + ";"
-            line = statements[0].StartLine + text.count("\n")
-        self.rounds[0][key] = Definition(source, statements[0], text + " end")
+        self.rounds[0][key] = Definition(source, first, text + " end", prefix=head)
 
     def local_tables(self, source, fragments):
         """Makes tables of table variables and temporary tables, because the binder does not look
@@ -251,6 +260,6 @@ def validate(definitions, version):
 def refusals(model, definition, refusal, version):
     errors = list(model.GetModelErrors())
     for error in errors:
-        yield Finding(definition.source.name, error.Line, error.Column, error.Message, version)
+        yield definition.at(error.Line, error.Column, error.Message, version)
     if not errors:
         yield definition.source.finding(definition.fragment, refusal.Message)
