@@ -19,6 +19,7 @@ mod quote;
 mod read;
 mod schema;
 mod source;
+mod statements;
 mod sweep;
 mod triggers;
 mod trim;
@@ -35,6 +36,7 @@ pub use connection::Connection;
 pub use consumers::advance_consumer;
 pub use platform::Platform;
 pub use schema::migration_script;
+pub use statements::statements;
 pub use tiberius;
 
 /// A SQL Server database with changefeed in it. Cheap to clone; clones share connections.
