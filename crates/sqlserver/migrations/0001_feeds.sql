@@ -85,12 +85,12 @@ create table changefeed.feed_source (
         constraint fk_feed_source_feed references changefeed.feed (feed_id) on delete cascade,
     kind             varchar(10) not null,
     table_id         int null,
-    change_id_column sysname null,
-    shard_by         sysname null,
+    change_id_column nvarchar(128) null,
+    shard_by         nvarchar(128) null,
     shards           smallint not null,
     ulid_feed        uniqueidentifier null,
-    shard_column     sysname null,
-    ulid_column      sysname null
+    shard_column     nvarchar(128) null,
+    ulid_column      nvarchar(128) null
 );
 GO
 
