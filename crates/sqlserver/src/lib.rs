@@ -22,6 +22,7 @@ mod source;
 mod sweep;
 mod triggers;
 mod trim;
+mod ulid_feeds;
 mod ulids;
 mod wake;
 mod watches;
@@ -36,6 +37,7 @@ pub use consumers::advance_consumer;
 pub use platform::Platform;
 pub use schema::migration_script;
 pub use tiberius;
+pub use ulids::{UlidIsolation, UlidTransaction};
 
 /// A SQL Server database with changefeed in it. Cheap to clone; clones share connections.
 #[derive(Clone)]
