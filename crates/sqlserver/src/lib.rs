@@ -60,9 +60,7 @@ impl SqlServerStore {
     /// and not later.
     pub async fn connect(url: &str) -> Result<Self> {
         let pool = connection::pool(Target::parse(url)?)?;
-        let mut first = connection::get(&pool).await?;
-        let platform = first.platform().await?;
-        drop(first);
+        let platform = connection::get(&pool).await?.platform();
         Ok(SqlServerStore {
             inner: Arc::new(Inner {
                 pool,

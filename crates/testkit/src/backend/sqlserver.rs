@@ -49,6 +49,7 @@ impl Backend for SqlServerBackend {
             draws_are_final: true,
             ulid_type: "binary(16)",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
+            keeps_case: false,
             two_phase: false,
             say: "",
             said: "",
@@ -147,31 +148,30 @@ impl Session for SqlServerSession {
     }
 }
 
-/// The words of the suite that this dialect has others for.
+/// The suite's SQL in the words of this dialect. Texts become texts of any characters; quoted names
+/// stay as they are.
 fn tsql(sql: &str) -> String {
+    // An error may have ended the transaction already.
+    if sql == "rollback" {
+        return "if @@trancount > 0 rollback".to_owned();
+    }
     let mut out = String::with_capacity(sql.len() + 32);
-    // Texts in quotes stay as they are, but are texts of any characters. Nothing between two of
-    // them is a quote within a text.
-    let parts: Vec<&str> = sql.split('\'').collect();
-    for (place, part) in parts.iter().enumerate() {
-        let within = place % 2 == 1;
-        let doubled = place > 0 && !within && part.is_empty() && place + 1 < parts.len();
-        match (place, within, doubled) {
-            (0, ..) => out.push_str(&replaced(part)),
-            (_, true, _) if place > 1 && parts[place - 1].is_empty() => {
-                out.push('\'');
-                out.push_str(part);
-            }
-            (_, true, _) => {
-                out.push_str("N'");
-                out.push_str(part);
-            }
-            (_, false, true) => out.push('\''),
-            (_, false, false) => {
-                out.push('\'');
-                out.push_str(&replaced(part));
-            }
+    let mut rest = sql;
+    while let Some(at) = rest.find(['\'', '"']) {
+        out.push_str(&replaced(&rest[..at]));
+        let quote = &rest[at..=at];
+        let length = quoted(&rest[at..]);
+        let already = out.ends_with('N') || out.ends_with("N'");
+        if quote == "'" && !already {
+            out.push('N');
         }
+        out.push_str(&rest[at..at + length]);
+        rest = &rest[at + length..];
+    }
+    out.push_str(&replaced(rest));
+    if let (Some(at), Some(condition)) = (out.find(" returning "), out.find(" where ")) {
+        let column = out.split_off(at).replace(" returning ", "");
+        out.insert_str(condition, &format!(" output inserted.{column}"));
     }
     if sql.contains("with recursive") {
         out.push_str(" option (maxrecursion 0)");
@@ -179,8 +179,25 @@ fn tsql(sql: &str) -> String {
     out
 }
 
+/// The length of a quoted text or name, whose quotes are doubled within.
+fn quoted(sql: &str) -> usize {
+    let bytes = sql.as_bytes();
+    let mut at = 1;
+    while at < bytes.len() {
+        if bytes[at] == bytes[0] {
+            if bytes.get(at + 1) != Some(&bytes[0]) {
+                return at + 1;
+            }
+            at += 1;
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// What has another word here, outside of quotes.
 fn replaced(part: &str) -> String {
-    const WORDS: [(&str, &str); 8] = [
+    const WORDS: [(&str, &str); 12] = [
         ("rollback to savepoint ", "rollback transaction "),
         ("release savepoint ", "select 1 as "),
         ("savepoint ", "save transaction "),
@@ -189,6 +206,10 @@ fn replaced(part: &str) -> String {
         (" text", " nvarchar(400)"),
         (" boolean", " bit"),
         (" bytea", " varbinary(400)"),
+        ("returning cursor", "returning [cursor]"),
+        (" cursor ", " [cursor] "),
+        (" cursor,", " [cursor],"),
+        (" cursor)", " [cursor])"),
     ];
     let mut part = part.to_owned();
     for (theirs, ours) in WORDS {
