@@ -88,11 +88,7 @@ impl SqlServerStore {
         };
         let mut connection = self.connection().await?;
         let table = Table::find(&mut connection, place.table).await?;
-        let statement = self
-            .inner
-            .platform
-            .adapt(include_str!("sql/ulid_page.sql"));
-        let sql = place.sql(&statement, &table);
+        let sql = place.sql(include_str!("sql/ulid_page.sql"), &table);
         let rows = connection
             .query(
                 &sql,

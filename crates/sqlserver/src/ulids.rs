@@ -362,7 +362,10 @@ async fn keep_alive(store: SqlServerStore, session: Arc<Session>, beat: String, 
                 return;
             };
             if session.undone.load(Ordering::Acquire)
-                || connection.batch("exec changefeed.ulid_alive").await.is_err()
+                || connection
+                    .batch("exec changefeed.ulid_alive")
+                    .await
+                    .is_err()
             {
                 return;
             }
@@ -384,10 +387,15 @@ fn time_hint(options: &UlidOptions) -> Result<String> {
         Some(time) if time > LAST_TIME => Err(Error::invalid(format!(
             "a ULID holds times to the end of the year 9999 here, not {time} ms after 1970"
         ))),
+        // The time of day as text: Babelfish does not add milliseconds exactly.
         Some(time) => Ok(format!(
-            "dateadd(millisecond, {}, dateadd(day, {}, convert(datetime2(3), '1970-01-01')))",
-            time % DAY,
-            time / DAY
+            "convert(datetime2(3), convert(varchar(10), dateadd(day, {}, \
+             convert(date, '1970-01-01')), 23) + 'T{:02}:{:02}:{:02}.{:03}', 126)",
+            time / DAY,
+            time % DAY / 3_600_000,
+            time % 3_600_000 / 60_000,
+            time % 60_000 / 1000,
+            time % 1000
         )),
     }
 }
