@@ -301,7 +301,7 @@ as
 begin
     set nocount on;
     set xact_abort on;
-    set transaction isolation level read committed;
+    set transaction isolation level read committed; --@sqlserver
     declare @observed bigint, @silent bigint, @held bit, @mine bit, @name nvarchar(255), @noted nvarchar(255);
     set @raised = 0;
     if @@trancount > 0

@@ -10,7 +10,7 @@ as
 begin
     set nocount on;
     set xact_abort on;
-    set transaction isolation level read committed;
+    set transaction isolation level read committed; --@sqlserver
     declare @incidents bigint, @name nvarchar(255), @before nvarchar(255);
     if @@trancount > 0
         throw 55604, 'changefeed: lock_ulid_shard is for before the transaction begins', 1;

@@ -97,9 +97,7 @@ impl SqlServerStore {
                 Ok(begun) => return Ok(self.begun(held, begun, options, isolation)),
                 Err(error) => error,
             };
-            held.connection()?
-                .batch(&format!("{ROLLBACK}; {FREE}"))
-                .await?;
+            held.undo().await?;
             if error.code() != Some(INCIDENT) || Instant::now() >= deadline {
                 held.release();
                 return Err(db(error));
@@ -263,15 +261,18 @@ impl Held {
 
     /// Rolls back and frees the lock; a connection on which that fails is closed.
     async fn end(&mut self) {
-        if let Ok(connection) = self.connection()
-            && connection
-                .batch(&format!("{ROLLBACK}; {FREE}"))
-                .await
-                .is_ok()
-        {
+        if self.undo().await.is_ok() {
             self.release();
         }
         self.close();
+    }
+
+    /// Leaves the session as it was before. In two batches, because on Babelfish the level is set
+    /// at the beginning of one.
+    async fn undo(&mut self) -> Result<()> {
+        let connection = self.connection()?;
+        connection.batch(ROLLBACK).await?;
+        connection.batch(FREE).await
     }
 
     fn close(&mut self) {
@@ -306,7 +307,7 @@ async fn begin(
     let level = match isolation {
         UlidIsolation::ReadCommitted => "",
         UlidIsolation::Snapshot => {
-            // In a batch of its own: on Babelfish the level cannot be set after it in the same.
+            // In a batch of its own: on Babelfish the level is set at the beginning of a batch.
             let lock =
                 format!("exec changefeed.lock_ulid_shard '{feed}', {shard}, {timeout}, {wait}");
             connection.tried_batch(&lock).await?;
@@ -314,7 +315,7 @@ async fn begin(
         }
     };
     let sql = format!(
-        "declare @time_hint datetime2(3) = {hint}; {level}begin transaction; \
+        "{level}declare @time_hint datetime2(3) = {hint}; begin transaction; \
          exec changefeed.ulid_begin '{feed}', {shard}, {timeout}, @time_hint, {wait}"
     );
     let results = connection.simple(&sql).await?;
