@@ -74,7 +74,8 @@ impl Target {
                     .advise("check host and port, and that the server is running")
                     .caused_by(e)
                 })?;
-            match Client::connect(config.clone(), tcp).await {
+            // Boxed, like every call of the driver: its futures are too large for small stacks.
+            match Box::pin(Client::connect(config.clone(), tcp)).await {
                 Ok(client) => return Ok(client),
                 Err(tiberius::error::Error::Routing {
                     host: elsewhere,

@@ -90,8 +90,8 @@ impl Connection {
     ) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
         self.whole = false;
         let sql = self.platform.statement(sql);
-        let answer = match self.client.query(sql, parameters).await {
-            Ok(stream) => stream.into_results().await,
+        let answer = match Box::pin(self.client.query(sql, parameters)).await {
+            Ok(stream) => Box::pin(stream.into_results()).await,
             Err(error) => Err(error),
         };
         self.answered(answer)
@@ -137,8 +137,8 @@ impl Connection {
     pub async fn simple(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
         self.whole = false;
         let sql = self.platform.statement(sql);
-        let answer = match self.client.simple_query(sql).await {
-            Ok(stream) => QueryStream::into_results(stream).await,
+        let answer = match Box::pin(self.client.simple_query(sql)).await {
+            Ok(stream) => Box::pin(QueryStream::into_results(stream)).await,
             Err(error) => Err(error),
         };
         self.answered(answer)
@@ -159,8 +159,8 @@ impl Connection {
     pub(crate) async fn script(&mut self, script: &str) -> Result<()> {
         for batch in batches(&self.platform.script(script)) {
             self.whole = false;
-            let answer = match self.client.simple_query(batch).await {
-                Ok(stream) => QueryStream::into_results(stream).await,
+            let answer = match Box::pin(self.client.simple_query(batch)).await {
+                Ok(stream) => Box::pin(QueryStream::into_results(stream)).await,
                 Err(error) => Err(error),
             };
             self.answered(answer).map_err(db)?;

@@ -65,13 +65,21 @@ impl ConsumerStore for SqlServerStore {
             |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
         rows.iter()
             .map(|row| {
+                let cursor: Cursor = text(row, 3).parse()?;
+                let lag_ms = match (cursor, row.get::<i64, _>(8)) {
+                    (Cursor::Ulid(ulid), newest) => newest
+                        .unwrap_or_default()
+                        .saturating_sub_unsigned(ulid.time())
+                        .max(0),
+                    _ => row.get(5).unwrap_or_default(),
+                };
                 Ok(Consumer {
                     name: ConsumerName::trusted(text(row, 0)),
                     feed: FeedName::trusted(text(row, 1)),
                     shard: ShardId(row.get(2).unwrap_or_default()),
-                    cursor: text(row, 3).parse()?,
+                    cursor,
                     lag_changes: row.get(4).unwrap_or_default(),
-                    lag_ms: row.get(5).unwrap_or_default(),
+                    lag_ms,
                     idle_ms: row.get(6).unwrap_or_default(),
                     expired: row.get::<bool, _>(7) == Some(true),
                 })

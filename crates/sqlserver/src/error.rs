@@ -7,6 +7,9 @@ const DUPLICATE: [u32; 2] = [2627, 2601];
 /// There is no such object, or no such column.
 const UNDEFINED: [u32; 2] = [208, 207];
 
+/// A ULID transaction found a holder that is silent.
+pub(crate) const INCIDENT: u32 = 55601;
+
 /// Turns an error of the driver into ours.
 pub(crate) fn db(error: tiberius::error::Error) -> Error {
     let (code, message) = match &error {
@@ -57,6 +60,10 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
              changefeed_admin; docs/sqlserver.md lists what each may do",
             )
         }
+        // ULID transactions: an incident, others at work, judged dead, misuse.
+        INCIDENT | 55602 => Error::new(Kind::Busy, message).advise("try again"),
+        55603 => Error::new(Kind::Busy, message).advise("do the transaction again"),
+        55604 => Error::invalid(message),
         // Deadlock victim, lock timeout, snapshot conflict.
         1205 | 1222 | 3960 => Error::new(Kind::Busy, message),
         // Azure: moving, throttled, too many requests, out of reach; shutting down; starting.

@@ -13,7 +13,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::source::Table;
-use crate::{SqlServerStore, capture, quote};
+use crate::{SqlServerStore, capture, quote, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqlServerStore {
@@ -123,10 +123,16 @@ impl FeedStore for SqlServerStore {
     }
 
     async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
-        self.read_page(feed, shard, after, limit).await
+        match &feed.source {
+            Some(Source::Ulid { .. }) => self.read_ulids(feed, shard, after, limit).await,
+            _ => self.read_page(feed, shard, after, limit).await,
+        }
     }
 
     async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+        if let Some(Source::Ulid { .. }) = &feed.source {
+            return self.ulid_states(feed).await;
+        }
         let mut connection = self.connection().await?;
         let rows = connection
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
@@ -247,6 +253,7 @@ async fn attach(
             ulid_column,
             ..
         } => {
+            ulid_feeds::check(&table, shard_column, ulid_column)?;
             stored = Stored {
                 kind: "ulid",
                 ulid_feed: Some(*ulid_feed),

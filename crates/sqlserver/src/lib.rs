@@ -23,6 +23,7 @@ mod statements;
 mod sweep;
 mod triggers;
 mod trim;
+mod ulid_feeds;
 mod ulids;
 mod wake;
 mod watches;
@@ -38,6 +39,7 @@ pub use platform::Platform;
 pub use schema::migration_script;
 pub use statements::statements;
 pub use tiberius;
+pub use ulids::{UlidIsolation, UlidTransaction};
 
 /// A SQL Server database with changefeed in it. Cheap to clone; clones share connections.
 #[derive(Clone)]

@@ -11,7 +11,14 @@ use crate::connection::Connection;
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 4] = [
     (1, include_str!("../migrations/0001_feeds.sql")),
-    (2, include_str!("../migrations/0002_ulids.sql")),
+    (
+        2,
+        concat!(
+            include_str!("../migrations/0002_ulid_locks.sql"),
+            "\n",
+            include_str!("../migrations/0002_ulids.sql")
+        ),
+    ),
     (3, include_str!("../migrations/0003_events.sql")),
     (4, include_str!("../migrations/0004_watches.sql")),
 ];

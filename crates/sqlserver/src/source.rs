@@ -37,7 +37,7 @@ impl Column {
         }
     }
 
-    fn is_integer(&self) -> bool {
+    pub(crate) fn is_integer(&self) -> bool {
         ["tinyint", "smallint", "int", "bigint"].contains(&self.base_type.as_str())
     }
 

@@ -1,5 +1,6 @@
 -- Every consumer with its lag. Live numbers are gapless, so they are counted by subtraction; only
--- what was backfilled below the start has to be looked at.
+-- what was backfilled below the start has to be looked at. Of a feed that is ordered by ULIDs only
+-- the time between its newest ULID, in the last column, and the consumer's is known.
 select c.name, f.name, c.shard, c.[cursor],
        convert(bigint, isnull(g.lag, 0)),
        case when isnull(g.lag, 0) = 0 then convert(bigint, 0) else isnull(
@@ -9,10 +10,13 @@ select c.name, f.name, c.shard, c.[cursor],
               and p.last_change_sequence_number > n.number
             order by p.last_change_sequence_number), 0) end,
        datediff_big(millisecond, c.updated_at, sysutcdatetime()),
-       convert(bit, case when n.number < s.trimmed_to then 1 else 0 end)
+       convert(bit, case when n.number < s.trimmed_to then 1 else 0 end),
+       datediff_big(millisecond, '1970-01-01', u.[time])
 from changefeed.consumer c
 join changefeed.feed f on f.feed_id = c.feed_id
 join changefeed.shard s on s.feed_id = c.feed_id and s.shard = c.shard
+left join changefeed.feed_source o on o.feed_id = c.feed_id
+left join changefeed.shard_ulid u on u.feed_id = o.ulid_feed and u.shard_id = c.shard
 cross apply (select try_convert(bigint, c.[cursor]) as number,
                     isnull(s.start, s.last_change_sequence_number) as start) n
 cross apply (

@@ -155,6 +155,8 @@ create table sys.dm_tran_locks (
     request_owner_guid uniqueidentifier
 );
 GO
+create table sys.dm_exec_requests (session_id smallint, status nvarchar(30), wait_type nvarchar(60));
+GO
 create table sys.dm_exec_sessions (
     session_id smallint, login_time datetime, host_name nvarchar(128), program_name nvarchar(128),
     login_name nvarchar(128), status nvarchar(30), database_id smallint,

@@ -13,7 +13,7 @@ use tokio_util::compat::Compat;
 
 use super::{Backend, Rows, Session, SqlError, Words};
 use crate::sqlserver::SqlServerDatabase;
-use crate::ulids::UlidWrite;
+use crate::ulids::{UlidWrite, insert};
 
 /// What every driver of this world sets for its sessions, and filtered indexes need.
 const USUAL: &str = "set ansi_nulls on; set ansi_padding on; set ansi_warnings on; \
@@ -63,10 +63,24 @@ impl Backend for SqlServerBackend {
 
     async fn write_ulids(
         &self,
-        _: UlidOptions,
-        _: UlidWrite,
+        options: UlidOptions,
+        write: UlidWrite,
     ) -> changefeed_core::Result<Vec<Ulid>> {
-        panic!("ULID transactions are not there yet")
+        let store = SqlServerStore::connect(self.database.url()).await?;
+        let mut transaction = store.begin_ulid(&options).await?;
+        let mut given = Vec::new();
+        for note in &write.notes {
+            let ulid = transaction.next_ulid()?;
+            let sql = insert(options.shard, ulid, note, |hex| format!("0x{hex}"));
+            transaction.batch(&sql).await.unwrap();
+            given.push(ulid);
+        }
+        if write.commit {
+            transaction.commit().await?;
+        } else {
+            transaction.rollback().await?;
+        }
+        Ok(given)
     }
 
     async fn try_session(&self) -> Result<Box<dyn Session>, SqlError> {

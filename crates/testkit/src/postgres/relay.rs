@@ -22,10 +22,15 @@ impl Relay {
         let (scheme, rest) = url.split_once("://").unwrap();
         let (user, rest) = rest.split_once('@').unwrap_or(("", rest));
         let (server, database) = rest.split_once('/').unwrap();
+        let port = if scheme.starts_with("postgres") {
+            5432
+        } else {
+            1433
+        };
         let server = if server.contains(':') {
             server.to_owned()
         } else {
-            format!("{server}:5432")
+            format!("{server}:{port}")
         };
         let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = socket.local_addr().unwrap().port();

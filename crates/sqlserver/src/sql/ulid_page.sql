@@ -1,0 +1,15 @@
+-- A page of a feed that is ordered by ULIDs.
+-- Writers of a shard commit in the order of their ULIDs, so whoever sees one moment misses nothing.
+-- A statement does with READ_COMMITTED_SNAPSHOT. Without, a scan may have passed the place of a row
+-- that is committed meanwhile, and then meet one that was written after it: so the shard's state is
+-- read first, which commits together with the rows, and nothing beyond it is taken.
+declare @shard int = @P2, @after binary(16) = @P3, @limit int = @P4;
+declare @upto binary(16) = 0xffffffffffffffffffffffffffffffff;
+if exists (select 1 from sys.databases d where d.database_id = db_id() and d.is_read_committed_snapshot_on = 0) --@sqlserver
+    select @upto = s.ulid_high + convert(binary(8), s.ulid_low) from changefeed.shard_ulid s --@sqlserver
+    where s.feed_id = @P1 and s.shard_id = @shard; --@sqlserver
+select top (@limit) t.{ulid}, {row}
+from {table} t
+where t.{shard} = @shard and t.{ulid} > @after and t.{ulid} <= @upto
+order by t.{ulid}
+option (optimize for (@after unknown, @upto unknown, @limit = 1000))
