@@ -50,9 +50,32 @@ impl Backend for SqlServerBackend {
             ulid_type: "binary(16)",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             two_phase: false,
-            say: "",
-            said: "",
-            guard: "",
+            say: "exec sp_set_session_context 'changefeed.session_variables', '{variables}'; \
+                  exec sp_set_session_context 'changefeed.trace_context', '{trace}'",
+            // A session keeps what it has said until it says something else.
+            said: "exec sp_set_session_context 'changefeed.session_variables', null; \
+                   exec sp_set_session_context 'changefeed.trace_context', null",
+            guard: "create table stolen (change_id bigint, from_whom nvarchar(400), \
+                                         by_whom nvarchar(400)); \
+                    exec('create trigger changefeed.zz_stolen on changefeed.event after update as \
+                          begin set nocount on; insert into dbo.stolen \
+                          select d.change_id, d.locked_by, i.locked_by from deleted d \
+                          join inserted i on i.change_id = d.change_id \
+                          where d.locked_by is not null and i.generation <> d.generation \
+                            and d.due_at > sysutcdatetime() and i.state = ''p''; end')",
+            pairs_changed_keys: false,
+            triggers_survive_renames: false,
+            upsert: "merge orders as t \
+                     using (values (1, 'b', 2), (2, 'c', 3)) as s (id, customer, total) \
+                     on t.id = s.id \
+                     when matched then update set total = s.total \
+                     when not matched then insert (id, customer, total) \
+                          values (s.id, s.customer, s.total);",
+            insert_missing: "merge orders as t \
+                     using (values (1, 'z', 9), (3, 'd', 4)) as s (id, customer, total) \
+                     on t.id = s.id \
+                     when not matched then insert (id, customer, total) \
+                          values (s.id, s.customer, s.total);",
         }
     }
 
@@ -135,42 +158,73 @@ impl Session for SqlServerSession {
 
 /// The words of the suite that this dialect has others for.
 fn tsql(sql: &str) -> String {
+    // A view must be alone in its batch.
+    if let Some((view, rest)) = sql.split_once(';')
+        && view.starts_with("create view ")
+    {
+        return format!("exec('{}'); {}", view.replace('\'', "''"), tsql(rest));
+    }
     let mut out = String::with_capacity(sql.len() + 32);
-    // Texts in quotes stay as they are, but are texts of any characters. Nothing between two of
-    // them is a quote within a text.
-    let parts: Vec<&str> = sql.split('\'').collect();
-    for (place, part) in parts.iter().enumerate() {
-        let within = place % 2 == 1;
-        let doubled = place > 0 && !within && part.is_empty() && place + 1 < parts.len();
-        match (place, within, doubled) {
-            (0, ..) => out.push_str(&replaced(part)),
-            (_, true, _) if place > 1 && parts[place - 1].is_empty() => {
-                out.push('\'');
-                out.push_str(part);
+    let mut rest = sql;
+    // Texts and names in quotes stay as they are; texts are texts of any characters.
+    while let Some(open) = rest.find(['\'', '"']) {
+        out.push_str(&replaced(&rest[..open]));
+        let quote = if rest[open..].starts_with('"') {
+            '"'
+        } else {
+            '\''
+        };
+        let mut end = open + 1;
+        loop {
+            end += rest[end..].find(quote).map_or(rest.len() - end, |n| n + 1);
+            match rest[end..].strip_prefix(quote) {
+                Some(_) => end += 1,
+                None => break,
             }
-            (_, true, _) => {
-                out.push_str("N'");
-                out.push_str(part);
+        }
+        let quoted = &rest[open..end];
+        rest = &rest[end..];
+        match rest.strip_prefix(" || ") {
+            Some(after) if quote == '\'' => {
+                let (operand, left) = after.split_at(operand(after));
+                out.push_str(&format!("concat(N{quoted}, {operand})"));
+                rest = left;
             }
-            (_, false, true) => out.push('\''),
-            (_, false, false) => {
-                out.push('\'');
-                out.push_str(&replaced(part));
+            _ => {
+                if quote == '\'' {
+                    out.push('N');
+                }
+                out.push_str(quoted);
             }
         }
     }
+    out.push_str(&replaced(rest));
     if sql.contains("with recursive") {
         out.push_str(" option (maxrecursion 0)");
     }
     out
 }
 
+/// How long the word or the parenthesis is that a text begins with.
+fn operand(text: &str) -> usize {
+    if text.starts_with('(') {
+        return text.find(')').map_or(text.len(), |n| n + 1);
+    }
+    text.find(|c: char| !c.is_alphanumeric())
+        .unwrap_or(text.len())
+}
+
 fn replaced(part: &str) -> String {
-    const WORDS: [(&str, &str); 8] = [
+    const WORDS: [(&str, &str); 13] = [
         ("rollback to savepoint ", "rollback transaction "),
+        ("rollback to ", "rollback transaction "),
         ("release savepoint ", "select 1 as "),
+        ("release ", "select 1 as "),
         ("savepoint ", "save transaction "),
         ("with recursive ", "with "),
+        (" integer generated always as ", " as "),
+        (" stored", " persisted"),
+        (" add column ", " add "),
         ("double precision", "float"),
         (" text", " nvarchar(400)"),
         (" boolean", " bit"),
@@ -179,6 +233,19 @@ fn replaced(part: &str) -> String {
     let mut part = part.to_owned();
     for (theirs, ours) in WORDS {
         part = part.replace(theirs, ours);
+    }
+    if let Some(table) = part.strip_prefix("create table if not exists ") {
+        let name = table.split_whitespace().next().unwrap_or_default();
+        part = format!("if object_id(N'{name}') is null create table {table}");
+    }
+    if let Some(rename) = part.strip_prefix("alter table ")
+        && let Some((what, name)) = rename.split_once(" to ")
+        && let Some((table, column)) = what.split_once(" rename")
+    {
+        return match column.strip_prefix(" column ") {
+            Some(column) => format!("exec sp_rename '{table}.{column}', '{name}', 'COLUMN'"),
+            None => format!("exec sp_rename '{table}', '{name}', 'OBJECT'"),
+        };
     }
     match part.rsplit_once(" limit ") {
         Some((before, count)) => format!("{before} offset 0 rows fetch next {count} rows only"),
