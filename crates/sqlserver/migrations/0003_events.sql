@@ -148,11 +148,12 @@ begin
 end;
 GO
 
--- OPENJSON of Babelfish leaves the escapes of texts as they are.
---@babelfish create function changefeed.json_text (@escaped nvarchar(max)) returns nvarchar(max) as
+-- OPENJSON of Babelfish leaves the escapes of texts as they are, and its REPLACE takes a backslash
+-- that it puts in for half of one.
+--@babelfish create function changefeed.json_plain (@escaped nvarchar(max)) returns nvarchar(max) as
 --@babelfish begin
 --@babelfish     return replace(replace(replace(replace(replace(replace(@escaped, N'\\', nchar(1)),
---@babelfish         N'\"', N'"'), N'\n', nchar(10)), N'\r', nchar(13)), N'\t', nchar(9)), nchar(1), N'\');
+--@babelfish         N'\"', N'"'), N'\n', nchar(10)), N'\r', nchar(13)), N'\t', nchar(9)), nchar(1), N'\\');
 --@babelfish end;
 GO
 

@@ -114,7 +114,14 @@ impl<'a> Plan<'a> {
         };
         let listened = match &capture.update {
             Updates::Of(names) => find(names)?,
-            Updates::Any => table.columns.clone(),
+            // A version of the row changes even when nothing else does.
+            Updates::Any => {
+                let columns = table.columns.iter();
+                columns
+                    .filter(|c| !matches!(c.base_type.as_str(), "timestamp" | "rowversion"))
+                    .cloned()
+                    .collect()
+            }
             Updates::Ignored => Vec::new(),
         };
         let order = match &capture.order_by {
@@ -244,7 +251,14 @@ impl<'a> Plan<'a> {
                 ("trigger", &quote::identifier(&trigger_name(self.id))),
                 ("table", &self.table.sql),
                 ("operations", &operations.join(", ")),
-                ("replication", ""),
+                (
+                    "replication",
+                    if capture.not_for_replication {
+                        " not for replication"
+                    } else {
+                        ""
+                    },
+                ),
                 ("declare", declare),
                 ("statements", &statements.concat()),
                 ("publish", &publish),

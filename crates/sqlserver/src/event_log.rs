@@ -26,13 +26,7 @@ impl SqlServerStore {
         let limit = Page::check_limit(limit)?;
         let mut connection = self.connection().await?;
         require_trigger(&mut connection, filter).await?;
-        let sql = fill(
-            include_str!("sql/event_log.sql"),
-            &[
-                ("top", &format!("top ({limit})")),
-                ("matching", &conditions(filter)),
-            ],
-        );
+        let sql = listing(filter, limit);
         let rows = connection.query(&sql, &[]).await?;
         rows.iter().map(logged).collect()
     }
@@ -47,7 +41,7 @@ impl SqlServerStore {
         };
         let sql = fill(
             include_str!("sql/event_log.sql"),
-            &[("top", ""), ("matching", "e.change_id = @P1")],
+            &[("top", ""), ("past", ""), ("matching", "e.change_id = @P1")],
         );
         let events = connection.query(&sql, &[&change_id]).await?;
         let Some(event) = events.first() else {
@@ -95,13 +89,7 @@ impl SqlServerStore {
         let mut filter = filter.clone();
         let mut total = 0;
         loop {
-            let sql = fill(
-                include_str!("sql/event_redeliver.sql"),
-                &[
-                    ("batch", &REDELIVER_BATCH.to_string()),
-                    ("matching", &conditions(&filter)),
-                ],
-            );
+            let sql = redelivering(&filter);
             let rows = self.patiently(&sql, &[]).await?;
             let Some(row) = rows.first() else {
                 return Ok(total);
@@ -163,6 +151,30 @@ impl SqlServerStore {
             })
             .collect()
     }
+}
+
+/// The newest events that a filter finds.
+pub(crate) fn listing(filter: &EventFilter, limit: usize) -> String {
+    fill(
+        include_str!("sql/event_log.sql"),
+        &[
+            ("top", &format!("top ({limit})")),
+            // What somebody has locked is not waited for: it may be a long transaction.
+            ("past", "with (readpast)"),
+            ("matching", &conditions(filter)),
+        ],
+    )
+}
+
+/// Makes a batch of events pending again.
+pub(crate) fn redelivering(filter: &EventFilter) -> String {
+    fill(
+        include_str!("sql/event_redeliver.sql"),
+        &[
+            ("batch", &REDELIVER_BATCH.to_string()),
+            ("matching", &conditions(filter)),
+        ],
+    )
 }
 
 /// The change behind an event id, if the id is one of ours.

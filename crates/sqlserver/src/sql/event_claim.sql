@@ -1,6 +1,10 @@
 -- Takes what is due, oldest first, trigger by trigger, each in a transaction of its own: nothing
 -- is locked when this batch is over, whatever becomes of its answer. The answer is numbers only;
 -- the rows are read afterwards, without a lock.
+--
+-- Where the database does not version rows, what a long transaction of the application has
+-- written is locked, and whoever reads it waits. So everything here passes by what is locked, or
+-- looks at it as it is. What that may get wrong is set right before anything is taken.
 declare @owner nvarchar(400) = left(@P2, 400), @lease_seconds int = @P3, @lease_milliseconds int = @P4;
 declare @wanted table (trigger_id int not null primary key, room int not null, overall int null,
                        ordered bit not null, walk bigint null);
@@ -23,7 +27,7 @@ begin
     from @wanted w where w.trigger_id > @trigger order by w.trigger_id;
     if @room is null break;
     set @now = sysutcdatetime();
-    if not exists (select 1 from changefeed.event e
+    if not exists (select 1 from changefeed.event e with (readpast)
                    where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null)
         continue;
     if not exists (select 1 from changefeed.event_trigger t
@@ -38,7 +42,7 @@ begin
     update changefeed.event_trigger set updated_at = updated_at where trigger_id = @trigger;
     if @overall is not null
     begin
-        select @held = count(*) from changefeed.event e
+        select @held = count(*) from changefeed.event e with (readuncommitted)
         where e.trigger_id = @trigger and e.due_at > @now and e.locked_by is not null;
         if @overall - @held < @room set @room = @overall - @held;
     end;
@@ -52,15 +56,14 @@ begin
         order by e.due_at, e.change_id;
     if @room > 0 and @ordered = 1
     begin
-        -- The oldest unfinished event of its key. Without READPAST: one that somebody locks at
-        -- this moment is still the oldest.
+        -- The oldest unfinished event of its key: also one that is locked, or not committed yet.
         insert into @due (change_id, generation, tries, locked_by)
         select top (@room) h.change_id, h.generation, h.tries, h.locked_by
         from (select top (@P5) e.change_id, e.generation, e.tries, e.locked_by, e.order_key, e.due_at
-              from changefeed.event e
+              from changefeed.event e with (readpast)
               where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null
               order by e.due_at, e.change_id) h
-        where h.change_id = (select top (1) o.change_id from changefeed.event o
+        where h.change_id = (select top (1) o.change_id from changefeed.event o with (readuncommitted)
                              where o.trigger_id = @trigger and o.order_key = h.order_key
                                and o.due_at is not null
                              order by o.change_id)
@@ -69,7 +72,7 @@ begin
         -- neither a key with very many events nor very many keys that wait hide others. Each step
         -- is one through the index.
         if (select count(*) from @due) < @room
-           and (select count(*) from (select top (@P5 + 1) e.change_id from changefeed.event e
+           and (select count(*) from (select top (@P5 + 1) e.change_id from changefeed.event e with (readpast)
                 where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null
                 order by e.due_at, e.change_id) more) > @P5
         begin
@@ -80,12 +83,12 @@ begin
                 set @head = null;
                 if @steps = 0
                     select top (1) @key = e.order_key, @head = e.change_id, @head_due = e.due_at
-                    from changefeed.event e
+                    from changefeed.event e with (readuncommitted)
                     where e.trigger_id = @trigger and e.due_at is not null and e.order_key >= @key
                     order by e.order_key, e.change_id;
                 else
                     select top (1) @key = e.order_key, @head = e.change_id, @head_due = e.due_at
-                    from changefeed.event e
+                    from changefeed.event e with (readuncommitted)
                     where e.trigger_id = @trigger and e.due_at is not null and e.order_key > @key
                     order by e.order_key, e.change_id;
                 if @head is null
@@ -97,13 +100,20 @@ begin
                 if @head_due <= @now
                     insert into @due (change_id, generation, tries, locked_by)
                     select e.change_id, e.generation, e.tries, e.locked_by
-                    from changefeed.event e
-                    where e.change_id = @head
+                    from changefeed.event e with (readpast)
+                    where e.change_id = @head and e.due_at <= @now
                       and not exists (select 1 from @due d where d.change_id = @head);
                 set @steps = @steps + 1;
             end;
             insert into @walked (trigger_id, walk) values (@trigger, @key);
         end;
+        -- An older one that looked finished may come back, if whoever finishes it rolls back. That
+        -- is waited for: it takes a moment, and keys with something uncommitted are not here.
+        delete d from @due d
+        where exists (select 1 from changefeed.event e
+                      join changefeed.event o on o.trigger_id = e.trigger_id
+                          and o.order_key = e.order_key and o.change_id < e.change_id
+                      where e.change_id = d.change_id and o.due_at is not null);
     end;
     -- Claimed is what this changes: whoever was quicker has moved the others.
     update changefeed.event

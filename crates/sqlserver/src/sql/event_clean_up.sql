@@ -1,5 +1,6 @@
 -- Removes a batch of finished events that are old enough, with their attempts. What a consumer of
--- the trigger's feed has not read yet is kept: nothing at or after the oldest unread change goes.
+-- the trigger's feed has not read yet is kept: nothing at or after the oldest unread change goes,
+-- be it committed or not.
 declare @trigger_id int = @P1, @limit int = @P4;
 declare @before datetime2(6) = dateadd(millisecond, -@P3, dateadd(second, -@P2, sysutcdatetime()));
 declare @kept table (trigger_id int not null primary key, from_change bigint null);
@@ -11,11 +12,11 @@ from changefeed.event_trigger t
 join (select c.feed_id, c.shard,
              min(case when len(c.[cursor]) <= 18 then try_convert(bigint, c.[cursor]) end) as [read]
       from changefeed.consumer c group by c.feed_id, c.shard) c on c.feed_id = t.feed_id
-cross apply (select min(n.change_id) as change_id from changefeed.change n
+cross apply (select min(n.change_id) as change_id from changefeed.change n with (readuncommitted)
              where n.feed_id = c.feed_id and n.shard = c.shard
                and n.change_sequence_number > isnull(c.[read], 0)
              union all
-             select min(n.change_id) from changefeed.change n
+             select min(n.change_id) from changefeed.change n with (readuncommitted)
              where n.feed_id = c.feed_id and n.shard = c.shard
                and n.change_sequence_number is null) u
 group by t.trigger_id;

@@ -13,7 +13,7 @@ insert into @finished (change_id, generation, verdict, seconds, milliseconds, at
                        status, request, response, error, duration_ms)
 select f.change_id, f.generation, f.verdict, f.seconds, f.milliseconds, f.attempt, f.outcome, f.status,
        f.request, f.response, f.error, --@sqlserver
-       --@babelfish changefeed.json_text(f.request), changefeed.json_text(f.response), changefeed.json_text(f.error),
+       --@babelfish changefeed.json_plain(f.request), changefeed.json_plain(f.response), changefeed.json_plain(f.error),
        f.duration_ms
 from openjson(@P1) with (
     change_id bigint, generation int, verdict char(1), seconds int, milliseconds int, attempt int,
