@@ -24,6 +24,7 @@ pub struct WatchBuilder {
     name: Option<String>,
     owner: Option<String>,
     from: WatchFrom,
+    columns: bool,
     settings: WatchSettings,
 }
 
@@ -75,6 +76,7 @@ impl Changefeed {
             name: None,
             owner: None,
             from: WatchFrom::Now,
+            columns: false,
             settings: WatchSettings::default(),
         }
     }
@@ -97,6 +99,13 @@ impl WatchBuilder {
     /// A new function begins with all rows that are there already.
     pub fn from_beginning(mut self) -> Self {
         self.from = WatchFrom::Beginning;
+        self
+    }
+
+    /// Each update tells which columns were changed, in [`RowChange::columns`]. Writers of the table
+    /// pay for that.
+    pub fn with_columns(mut self) -> Self {
+        self.columns = true;
         self
     }
 
@@ -160,11 +169,11 @@ impl WatchBuilder {
                     .advise("give it one with `name`: it is known by it when it starts again"));
             }
         };
+        let table = TableName::parse(&self.table, self.store.fold())?;
         let spec = WatchSpec {
-            name,
-            table: TableName::parse(&self.table, self.store.fold())?,
             from: self.from,
-            definition: None,
+            columns: self.columns,
+            ..WatchSpec::new(name, table)
         };
         let watch = self.store.open_watch(&spec).await?;
         let owner = self.owner.unwrap_or_else(unique);
@@ -203,6 +212,7 @@ where
                 operation: change.operation,
                 item,
                 version: change.version,
+                columns: change.columns.clone(),
             });
         }
         (self.function)(changes).await.map_err(|e| e.to_string())

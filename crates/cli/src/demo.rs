@@ -1,6 +1,7 @@
 //! `serve --demo`: a small shop that keeps writing orders to an SQLite database, and the feeds
 //! that follow it, live in the terminal.
 
+mod mail;
 mod shop;
 
 use std::time::Duration;
@@ -67,17 +68,30 @@ pub(crate) async fn run(
             ));
         }
     }
+    let (mail, mut letters) = mail::start(&db, &shutdown);
     let mut seen = 0;
-    while let Some(Some((feed, shard, change))) = shutdown.run_until_cancelled(changes.next()).await
-    {
-        if out.is_json() {
-            out.change(&feed.parse()?, shard, &change?)?;
-        } else {
-            out.line(describe(&feed, shard, &change?))?;
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => break,
+            Some(letter) = letters.recv() => {
+                if !out.is_json() {
+                    out.line(format!("{:<12} {letter}", "watch mail"))?;
+                }
+            }
+            Some((feed, shard, change)) = changes.next() => {
+                if out.is_json() {
+                    out.change(&feed.parse()?, shard, &change?)?;
+                } else {
+                    out.line(describe(&feed, shard, &change?))?;
+                }
+                seen += 1;
+            }
         }
         out.flush()?;
-        seen += 1;
     }
+    mail.await.unwrap_or_else(|e| {
+        Err(Error::new(Kind::Database, "the demo's watch broke down").caused_by(e))
+    })?;
     shop.await.unwrap_or_else(|e| {
         Err(Error::new(Kind::Database, "the demo's shop broke down").caused_by(e))
     })?;
@@ -115,12 +129,14 @@ A small shop writes orders to {url}{}
 and knows nothing of changefeed: triggers publish every insert, update and delete to the feeds
   orders      2 shards, by customer: each customer's orders stay in order
   order-log   1 shard: everything in one order
-Numbers are gapless in each shard, whatever the writers do.
+Numbers are gapless in each shard, whatever the writers do. The watch
+  mail        is handed the rows that have changed, net, in batches that any number of instances share
 
 Try, in another terminal:
   {program} --db {url} status
   {program} --db {url} feed read orders --shard 0 --after first --limit 5
   {program} --db {url} feed tail order-log --consumer me
+  {program} --db {url} watch orders --name mine --with-columns --json
   sqlite3 {} \"update orders set status = 'vip' where id = 1\"
 
 Ctrl-C stops.

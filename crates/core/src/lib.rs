@@ -16,6 +16,7 @@ mod feed;
 mod lease;
 mod name;
 mod pace;
+mod row_change;
 mod schema;
 mod shard_by;
 mod store;
@@ -46,6 +47,7 @@ pub use feed::{
 pub use lease::{Lease, LeaseHolder};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
+pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
@@ -63,7 +65,7 @@ pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{Subscription, WakeHub};
 pub use watch::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, RowChange, RowOperation,
-    Settled, Take, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec,
-    WatchStatus, batch_json, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, Settled, Take, Watch,
+    WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    suggested_workers,
 };

@@ -259,7 +259,8 @@ pub trait EventStore: Send + Sync {
 pub trait WatchStore: Send + Sync {
     /// Lets a function watch a table: checks that this is possible, makes what is missing
     /// (tracking, leases), and registers the function where it is new. One that is known goes on
-    /// where it was; its definition is replaced if a new one is given.
+    /// where it was, and may get a definition; another one than it has only where the
+    /// specification says so.
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch>;
 
     /// All watches, by name.
@@ -293,6 +294,11 @@ pub trait WatchStore: Send + Sync {
 
     /// Removes the function and what it leaves unused.
     async fn drop_watch(&self, watch: &Watch) -> Result<()>;
+
+    /// What keeps changes from being noted or handed over.
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Everything a database does for us.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 
 use crate::name::check_name;
+use crate::row_change::{BatchFormat, RowChange, RowOperation};
 use crate::{Error, Result, TableName};
 
 /// A watch's name, which is the identity of its function: `[a-zA-Z0-9_-]+`, at most 100
@@ -62,101 +63,6 @@ impl FromStr for WatchName {
     fn from_str(text: &str) -> Result<Self> {
         check_name("watch name", text, 100).map(WatchName)
     }
-}
-
-/// What happened to a row since the function was last handed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RowOperation {
-    /// The function has not seen the row yet.
-    Insert,
-    /// The row is another than before.
-    Update,
-    /// The row is gone.
-    Delete,
-}
-
-impl RowOperation {
-    /// The number that stands for it in batches and in our tables.
-    pub fn number(self) -> i16 {
-        match self {
-            RowOperation::Insert => 0,
-            RowOperation::Update => 1,
-            RowOperation::Delete => 2,
-        }
-    }
-
-    /// The operation behind a number.
-    pub fn from_number(number: i64) -> Result<Self> {
-        match number {
-            0 => Ok(RowOperation::Insert),
-            1 => Ok(RowOperation::Update),
-            2 => Ok(RowOperation::Delete),
-            other => Err(Error::invalid(format!("{other} is not an operation"))
-                .advise("0 is an insert, 1 an update, 2 a delete")),
-        }
-    }
-}
-
-impl fmt::Display for RowOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            RowOperation::Insert => "insert",
-            RowOperation::Update => "update",
-            RowOperation::Delete => "delete",
-        })
-    }
-}
-
-impl Serialize for RowOperation {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_i16(self.number())
-    }
-}
-
-impl<'de> Deserialize<'de> for RowOperation {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let number = i64::deserialize(deserializer)?;
-        RowOperation::from_number(number).map_err(serde::de::Error::custom)
-    }
-}
-
-/// A net change of one row. As JSON it is `{"Operation": 1, "Item": {…}}`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RowChange<T = Box<RawValue>> {
-    /// What happened.
-    #[serde(rename = "Operation")]
-    pub operation: RowOperation,
-    /// The row as it is now with all its columns; only the key if it is gone.
-    #[serde(rename = "Item")]
-    pub item: T,
-    /// The version of this change: grows with every change of the table's rows.
-    #[serde(skip)]
-    pub version: i64,
-}
-
-/// A batch as its function gets it: the JSON array of its changes.
-pub fn batch_json(changes: &[RowChange], with_version: bool) -> Result<String> {
-    #[derive(Serialize)]
-    struct Versioned<'a> {
-        #[serde(flatten)]
-        change: &'a RowChange,
-        // A text, because JSON readers round large numbers.
-        #[serde(rename = "Version")]
-        version: String,
-    }
-    let written = if with_version {
-        let versioned: Vec<Versioned<'_>> = changes
-            .iter()
-            .map(|change| Versioned {
-                change,
-                version: change.version.to_string(),
-            })
-            .collect();
-        serde_json::to_string(&versioned)
-    } else {
-        serde_json::to_string(changes)
-    };
-    written.map_err(|e| Error::invalid("a batch cannot be written as JSON").caused_by(e))
 }
 
 /// How a function is called.
@@ -307,6 +213,9 @@ pub struct WatchDefinition {
     /// Whether each change carries its version.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_version: bool,
+    /// Whether each update carries the columns that were changed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub with_columns: bool,
 }
 
 impl WatchDefinition {
@@ -322,6 +231,14 @@ impl WatchDefinition {
             attempts: self.attempts.unwrap_or(default.attempts),
         }
     }
+
+    /// What its batches tell.
+    pub fn format(&self) -> BatchFormat {
+        BatchFormat {
+            version: self.with_version,
+            columns: self.with_columns,
+        }
+    }
 }
 
 /// A function and the table it wants to watch.
@@ -335,6 +252,34 @@ pub struct WatchSpec {
     pub from: WatchFrom,
     /// What `serve` does with it; nothing for a function that runs elsewhere.
     pub definition: Option<WatchDefinition>,
+    /// Whether that may take the place of another definition.
+    pub replace: bool,
+    /// Whether it wants to know which columns were changed. Writers pay for that, so it is only
+    /// noted from when the first function of the table asks.
+    pub columns: bool,
+}
+
+impl WatchSpec {
+    /// A function that begins now and runs elsewhere.
+    pub fn new(name: WatchName, table: TableName) -> Self {
+        WatchSpec {
+            name,
+            table,
+            from: WatchFrom::Now,
+            definition: None,
+            replace: false,
+            columns: false,
+        }
+    }
+
+    /// What whoever defines a watch that has another definition is told.
+    pub fn defined_already(&self) -> Error {
+        Error::new(
+            crate::Kind::AlreadyExists,
+            format!("watch '{}' has another definition already", self.name),
+        )
+        .advise("`changefeed watch show` shows it; --replace puts this one in its place")
+    }
 }
 
 /// A function that watches a table.
@@ -469,25 +414,6 @@ mod tests {
         assert_eq!(id("a"), "af63dc4c8601ec8c");
         assert_eq!(id("mail"), "1f5964a2ce98072e");
         assert_ne!(id("mail"), id("Mail"));
-    }
-
-    #[test]
-    fn a_batch_is_an_array_of_operations_and_items_as_the_database_wrote_them() {
-        let item = RawValue::from_string("{\"id\":9223372036854775807,\"x\":1.50}".into()).unwrap();
-        let change = RowChange {
-            operation: RowOperation::Update,
-            item,
-            version: 17,
-        };
-        assert_eq!(
-            batch_json(std::slice::from_ref(&change), false).unwrap(),
-            "[{\"Operation\":1,\"Item\":{\"id\":9223372036854775807,\"x\":1.50}}]"
-        );
-        assert!(
-            batch_json(&[change], true)
-                .unwrap()
-                .ends_with(",\"Version\":\"17\"}]")
-        );
     }
 
     #[test]

@@ -40,7 +40,9 @@ create table changefeed.watched_table (
     key        text[] not null,
     -- With the types that they have in our tables, and their numbers.
     key_types  text[] not null,
-    key_places smallint[] not null
+    key_places smallint[] not null,
+    -- Whether the columns that were changed are noted, because some function wants to know them.
+    columns    boolean not null default false
 );
 
 create table changefeed.watch (
@@ -49,6 +51,8 @@ create table changefeed.watch (
     table_id    bigint not null references changefeed.watched_table,
     -- What `changefeed serve` runs; null for a function that runs elsewhere.
     definition  jsonb,
+    -- Whether it wants to know which columns were changed.
+    columns     boolean not null default false,
     -- While existing rows are still to be handed over: the key of the last one, a JSON array of
     -- texts, and null before the first.
     loading     boolean not null default false,
@@ -137,6 +141,17 @@ exception when others then
     return null;
 end $$;
 
+-- Whether a text can be read as a value of one of the server's own types. For keys of before their
+-- column got another type.
+create function changefeed.readable(value text, type regtype) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    execute format('select $1::%s', type) using value;
+    return true;
+exception when others then
+    return false;
+end $$;
+
 -- Truncating ---------------------------------------------------------------------------------------
 
 -- Makes all rows of a table that is about to be truncated deleted ones. It finds the key by the
@@ -162,6 +177,13 @@ begin
                    tg_argv[0], key,
                    (select 'only' from pg_class c where c.oid = tg_relid and c.relkind = 'r'),
                    tg_relid::regclass);
+    -- What was committed after the snapshot of such a transaction is truncated, too, and nothing can
+    -- show it to us: that is said here, and by a change without a key to whoever moves changes.
+    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
+        raise warning 'changefeed: rows of % that were committed after this transaction''s snapshot '
+            'are truncated without a trace', tg_relid::regclass;
+        execute format('insert into changefeed.%I (_changefeed_operation) values (4)', tg_argv[0]);
+    end if;
     return null;
 exception when others then
     raise warning 'changefeed: the rows of % are truncated without a trace: %',

@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Result, Settled, Take, Watch, WatchSettings, crash_point,
+    Batch, BatchOutcome, Error, Result, Settled, Take, Watch, WatchSettings, crash_point,
 };
 use deadpool_postgres::Object;
 use tokio_postgres::GenericClient;
 
-use message::{Answer, send, unexpected};
-use moving::{CHUNK, functions_sql};
+use message::{Answer, send, send_or, unexpected};
+use moving::{CHUNK, Texts, functions_sql};
 
 use crate::error::db;
 use crate::template::fill;
@@ -26,12 +26,17 @@ use crate::watches::deleted_state;
 use crate::{PostgresStore, quote};
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
-/// look like deleted ones; and plans that are right whatever the statistics say: our tables change too fast for them.
-const PLANNER: &str = "pg_catalog.set_config('enable_hashjoin', 'off', true), \
+/// look like deleted ones; plans that are right whatever the statistics say: our tables change too fast
+/// for them; and no waiting without end and without a word: anybody can take an advisory lock.
+const PLANNER: &str = "pg_catalog.set_config('lock_timeout', '5s', true), \
+     pg_catalog.set_config('enable_hashjoin', 'off', true), \
      pg_catalog.set_config('enable_mergejoin', 'off', true), pg_catalog.set_config('enable_seqscan', 'off', true), \
      pg_catalog.set_config('enable_bitmapscan', 'off', true), \
      pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true), \
      pg_catalog.set_config('row_security', 'off', true)";
+
+/// How often it is made sure that the table is what it was.
+const CHECK: Duration = Duration::from_secs(1);
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
@@ -52,7 +57,8 @@ impl Backlogs {
 /// A function's backlog, and how far this process has looked.
 pub(crate) struct Backlog {
     tracked: Tracked,
-    /// What the table's columns were when this was read, and how they become JSON.
+    /// What the table's key and columns were when this was read, and how they become JSON.
+    key: Option<String>,
     signature: String,
     row_columns: String,
     leases: String,
@@ -77,6 +83,8 @@ struct Seen {
     low: i64,
     /// When rows to be tried again were last looked for.
     thorough: Option<Instant>,
+    /// When the table was last found to be what it was.
+    checked: Option<Instant>,
     /// Whether there may be rows that nobody has leased yet.
     busy: bool,
     /// Whether functions came or went, so that changes must not be moved by what we know.
@@ -130,9 +138,12 @@ impl Backlog {
         // First: whoever alters the table while we read shows by another signature later.
         let columns = client
             .query_opt(
-                "select changefeed.table_signature(t.source), \
-                   changefeed.safe_columns(t.source, 'changefeed_row', null) \
-                 from changefeed.watched_table t where t.table_id = $1",
+                &format!(
+                    "select changefeed.table_signature(t.source), \
+                       changefeed.safe_columns(t.source, 'changefeed_row', null), {} \
+                     from changefeed.watched_table t where t.table_id = $1",
+                    key_of("t.source")
+                ),
                 &[&watch.table_id],
             )
             .await
@@ -166,6 +177,7 @@ impl Backlog {
             leases: leases_name(&watch.function_id, watch.table_id),
             function_id: watch.function_id.clone(),
             generation,
+            key: columns.get(2),
             signature: columns.get(0),
             row_columns: columns.get(1),
             functions: functions_sql(&tracked, &functions),
@@ -275,6 +287,18 @@ impl Backlog {
         let groups: Vec<String> = (1..=settings.attempts)
             .map(|attempt| settings.group(attempt).to_string())
             .collect();
+        // An instance that waits would not notice otherwise.
+        let check = (seen.checked).is_none_or(|at| at.elapsed() >= CHECK);
+        let table = self.tracked.table.oid;
+        let altered = match check {
+            true => format!(
+                "{} is distinct from {} or changefeed.table_signature({table}) <> {}",
+                key_of(&table.to_string()),
+                (self.key.as_ref()).map_or("null".to_owned(), |key| quote::literal(key)),
+                quote::literal(&self.signature)
+            ),
+            false => "false".to_owned(),
+        };
         // Behind the floor are only rows that nobody has leased yet, perhaps very many.
         let high = if seen.busy { seen.floor } else { i64::MAX };
         let sql = self.locked()
@@ -301,6 +325,7 @@ impl Backlog {
                     ("leases", &self.leases),
                     ("low", &seen.low.to_string()),
                     ("floor", &seen.floor.max(seen.low).to_string()),
+                    ("altered", &altered),
                     ("function_id", &quote::literal(&self.function_id)),
                     ("table_id", &self.tracked.table_id.to_string()),
                 ],
@@ -310,10 +335,17 @@ impl Backlog {
             return Err(unexpected());
         };
         let batch = Leased::read(leased, asked);
+        if batch.is_none() && low.text(1) == Some("t") {
+            // What is known of the table is read anew, and that says what is wrong with it.
+            return Err(Error::not_found("the table was altered"));
+        }
         let low = low.number(0).ok_or_else(unexpected)?;
         seen.low = low;
         self.learn(|known| {
             known.low = known.low.max(low);
+            if check {
+                known.checked = Some(Instant::now());
+            }
             // Where there was something, there may be more.
             known.thorough = batch.is_none().then(Instant::now);
         });
@@ -334,19 +366,16 @@ impl Backlog {
         // A large backlog is moved before anything of it is leased: what comes last decides the
         // order and the net change of a row.
         while moving && (seen.snapshot.is_none() || seen.resume.is_some()) && !seen.stale {
-            let sql = self.locked() + &self.move_sql(&Backlog::range(&seen), CHUNK);
-            let answers = send(client, &sql).await?;
+            let range = Backlog::range(&seen);
+            let sql = |texts| self.locked() + &self.move_sql(&range, CHUNK, texts);
+            let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
             self.note_moved(answers.last().ok_or_else(unexpected)?, &seen)?;
             seen = self.seen();
         }
         let asked = Instant::now();
         let batch = i64::try_from(take.settings.batch).unwrap_or(i64::MAX);
-        let mut sql = self.locked();
-        if moving {
-            sql.push_str(&self.move_sql(&Backlog::range(&seen), CHUNK));
-            sql.push(';');
-        }
-        sql.push_str(&fill(
+        let range = Backlog::range(&seen);
+        let lease = fill(
             include_str!("sql/watch_lease.sql"),
             &[
                 ("leases", &self.leases),
@@ -354,8 +383,15 @@ impl Backlog {
                 ("batch", &take.settings.batch.to_string()),
                 ("lease_chosen", &self.lease_chosen(&take)),
             ],
-        ));
-        let answers = send(client, &sql).await?;
+        );
+        let sql = |texts| {
+            let moved = match moving {
+                true => self.move_sql(&range, CHUNK, texts) + ";",
+                false => String::new(),
+            };
+            self.locked() + &moved + &lease
+        };
+        let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
         crash_point("watch.leased");
         let (moved, leased) = match answers.as_slice() {
             [_, _, moved, leased] if moving => (Some(moved), leased),
@@ -462,6 +498,14 @@ impl Backlog {
             parked,
         })
     }
+}
+
+/// The primary key of a table, as an expression; null without one.
+fn key_of(table: &str) -> String {
+    format!(
+        "(select x.indkey::text || '/' || x.indnkeyatts from pg_index x \
+         where x.indrelid = {table} and x.indisprimary)"
+    )
 }
 
 struct Look {

@@ -33,6 +33,9 @@ mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watch_columns;
+mod watch_findings;
+mod watch_key;
 mod watches;
 
 use std::sync::Arc;

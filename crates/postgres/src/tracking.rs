@@ -1,6 +1,8 @@
 //! What a watched table gets: the trigger that notes changed keys, and where it notes them.
 //! `migrations/0004_watches.sql` tells how it works.
 
+mod adapt;
+
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
 use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::GenericClient;
@@ -8,71 +10,9 @@ use tokio_postgres::GenericClient;
 use crate::error::db;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
+use crate::watch_columns::Columns;
+use crate::watch_key::{self as key, KeyColumn, join};
 use crate::{capture, quote};
-
-/// A column of a watched table's primary key.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct KeyColumn {
-    pub(crate) name: String,
-    /// The number of the column in its table, and of its type.
-    place: i16,
-    type_oid: u32,
-    /// The type in our tables, without a length: the type beneath, by schema and name, if it is the
-    /// server's own, and otherwise text. Values of anybody's type are only ever written and read
-    /// by its output and input functions; its casts and operators may be anybody's functions, and
-    /// would run with our rights.
-    pub(crate) type_sql: String,
-    /// The type beneath, where it is not the server's own.
-    foreign: Option<String>,
-    /// Where it is not that of the type.
-    collation: Option<String>,
-    /// The operators of the key's index.
-    equal: String,
-    greater: String,
-}
-
-impl KeyColumn {
-    pub(crate) fn sql(&self) -> String {
-        quote::identifier(&self.name)
-    }
-
-    /// The value of a row's column as our tables have it.
-    pub(crate) fn ours(&self, row: &str) -> String {
-        let value = format!("{row}.{}", self.sql());
-        match &self.foreign {
-            None => value,
-            Some(_) => format!(
-                "case when pg_catalog.num_nulls({value}) operator(pg_catalog.=) 0 \
-                 then pg_catalog.format('%s', {value}) end"
-            ),
-        }
-    }
-
-    /// A value of our tables as the application's table has it.
-    pub(crate) fn theirs(&self, value: &str) -> String {
-        match &self.foreign {
-            None => value.to_owned(),
-            // Reads it by the type's input function.
-            Some(foreign) => format!(
-                "(select x.k from pg_catalog.jsonb_to_record(\
-                 pg_catalog.jsonb_build_object('k', {value})) as x(k {foreign}))"
-            ),
-        }
-    }
-
-    /// The condition that a row has the value of one of our tables.
-    pub(crate) fn is_equal(&self, row: &str, value: &str) -> String {
-        format!("{row}.{} {} {}", self.sql(), self.equal, self.theirs(value))
-    }
-
-    fn definition(&self) -> String {
-        let collate = self
-            .collation
-            .as_ref()
-            .map_or_else(String::new, |c| format!(" collate {c}"));
-        format!("{} {}{collate}", self.sql(), self.type_sql)
-    }
-}
 
 /// A table that can be watched, as it is now.
 #[derive(Debug, Clone)]
@@ -80,6 +20,9 @@ pub(crate) struct Tracked {
     pub(crate) table: Table,
     pub(crate) table_id: i64,
     pub(crate) key: Vec<KeyColumn>,
+    pub(crate) columns: Columns,
+    /// How many columns the table has had in its life.
+    places: i16,
 }
 
 impl Tracked {
@@ -100,7 +43,8 @@ impl Tracked {
     ) -> Result<Tracked> {
         let row = client
             .query_opt(
-                "select source::oid from changefeed.watched_table where table_id = $1",
+                "select source::oid, columns, key, key_types, key_places \
+                 from changefeed.watched_table where table_id = $1",
                 &[&table_id],
             )
             .await
@@ -110,38 +54,34 @@ impl Tracked {
         let table = table.ok_or_else(|| dropped(name))?;
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
+        tracked.columns = Columns::new(row.get(1));
+        let known: (Vec<String>, Vec<String>, Vec<i16>) = (row.get(2), row.get(3), row.get(4));
+        if known != (tracked.names(), tracked.types(), tracked.places()) {
+            return Err(Error::not_found(format!(
+                "the primary key of {} was altered: our tables do not fit it any more",
+                tracked.table.name
+            ))
+            .advise("start the watch again: what can be kept is brought to the new key"));
+        }
         Ok(tracked)
     }
 
     async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
-        let rows = client
-            .query(include_str!("sql/watch_key.sql"), &[&table.oid])
+        let key = key::load(client, table.oid).await?;
+        let places = client
+            .query_opt(
+                "select relnatts from pg_class where oid = $1",
+                &[&table.oid],
+            )
             .await
-            .map_err(db)?;
-        let key = rows
-            .iter()
-            .map(|row| {
-                let (beneath, builtin): (String, bool) = (row.get(3), row.get(4));
-                let foreign = (!builtin).then(|| beneath.clone());
-                KeyColumn {
-                    name: row.get(0),
-                    place: row.get(1),
-                    type_oid: row.get(2),
-                    type_sql: match &foreign {
-                        Some(_) => "pg_catalog.text".to_owned(),
-                        None => beneath,
-                    },
-                    collation: row.get::<_, Option<String>>(5).filter(|_| builtin),
-                    foreign,
-                    equal: row.get(6),
-                    greater: row.get(7),
-                }
-            })
-            .collect();
+            .map_err(db)?
+            .map_or(0, |row| row.get(0));
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
             key,
+            columns: Columns::Ignored,
+            places,
         })
     }
 
@@ -207,7 +147,9 @@ impl Tracked {
     }
 
     fn columns(&self) -> String {
-        join(&self.key, ",\n    ", |_, c| c.definition())
+        join(&self.key, ",\n    ", |_, c| {
+            format!("{} {}", c.sql(), c.our_type())
+        })
     }
 
     fn names(&self) -> Vec<String> {
@@ -241,36 +183,55 @@ impl Tracked {
     }
 
     fn types(&self) -> Vec<String> {
-        self.key.iter().map(KeyColumn::definition_types).collect()
+        self.key.iter().map(KeyColumn::our_type).collect()
     }
 
     /// Makes sure that changes of the table are noted. The table's lock is held.
     pub(crate) async fn ensure(&self, client: &impl GenericClient) -> Result<()> {
         let known = client
             .query_opt(
-                "select key, key_types, key_places from changefeed.watched_table where table_id = $1",
+                "select key, key_types, key_places, columns from changefeed.watched_table \
+                 where table_id = $1",
                 &[&self.table_id],
             )
             .await
             .map_err(db)?;
+        let columns = self.columns == Columns::Noted;
         match known {
             Some(row) => {
-                let places: Vec<i16> = row.get(2);
-                self.adapt(client, &row.get(0), &row.get(1), &places)
-                    .await?;
+                let known = adapt::Known {
+                    names: row.get(0),
+                    types: row.get(1),
+                    places: row.get(2),
+                };
+                self.adapt(client, &known).await.map_err(|e| {
+                    owners_work(e, &format!("the key of {} was altered", self.table.name))
+                })?;
+                if columns != row.get::<_, bool>(3) {
+                    // Whoever moves changes must know.
+                    client
+                        .execute(
+                            "update changefeed.watched_table \
+                             set columns = $2, generation = generation + 1 where table_id = $1",
+                            &[&self.table_id, &columns],
+                        )
+                        .await
+                        .map_err(db)?;
+                }
             }
             None => {
                 client
                     .execute(
                         "insert into changefeed.watched_table \
-                           (table_id, source, key, key_types, key_places) \
-                         values ($1, $2::oid::regclass, $3, $4, $5)",
+                           (table_id, source, key, key_types, key_places, columns) \
+                         values ($1, $2::oid::regclass, $3, $4, $5, $6)",
                         &[
                             &self.table_id,
                             &self.table.oid,
                             &self.names(),
                             &self.types(),
                             &self.places(),
+                            &columns,
                         ],
                     )
                     .await
@@ -307,27 +268,60 @@ impl Tracked {
             .map_err(db)?
             .map(|row| row.get(0));
         if current.as_deref() != Some(&body) {
-            client.batch_execute(&function).await.map_err(db)?;
+            client.batch_execute(&function).await.map_err(|e| {
+                let what = format!(
+                    "what the trigger on {} notes has to change",
+                    self.table.name
+                );
+                owners_work(db(e), &what)
+            })?;
         }
-        let there: bool = client
-            .query_one(
-                "select exists (select from pg_trigger where tgrelid = $1 and tgname = $2)",
-                &[&self.table.oid, &self.trigger()],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        if there {
-            return Ok(());
+        for (name, function, create) in [
+            (
+                self.trigger(),
+                self.function(),
+                include_str!("sql/watch_trigger_rows.sql"),
+            ),
+            (
+                format!("{}_truncate", self.trigger()),
+                "track_truncate".to_owned(),
+                include_str!("sql/watch_trigger_truncate.sql"),
+            ),
+        ] {
+            let calls: Option<bool> = client
+                .query_opt(
+                    "select tgfoid = to_regproc('changefeed.' || $3) from pg_trigger \
+                     where tgrelid = $1 and tgname = $2",
+                    &[&self.table.oid, &name, &function],
+                )
+                .await
+                .map_err(db)?
+                .map(|row| row.get(0));
+            match calls {
+                Some(true) => {}
+                Some(false) => {
+                    return Err(Error::invalid(format!(
+                        "{} has a trigger of somebody else by the name of ours, {name}",
+                        self.table.name
+                    ))
+                    .advise("drop it, or give it another name"));
+                }
+                None => self.create_trigger(client, &name, create).await?,
+            }
         }
+        Ok(())
+    }
+
+    async fn create_trigger(
+        &self,
+        client: &impl GenericClient,
+        name: &str,
+        create: &str,
+    ) -> Result<()> {
         let create = fill(
-            include_str!("sql/watch_triggers.sql"),
+            create,
             &[
-                ("trigger", &quote::identifier(&self.trigger())),
-                (
-                    "truncate",
-                    &quote::identifier(&format!("{}_truncate", self.trigger())),
-                ),
+                ("trigger", &quote::identifier(name)),
                 ("table", &self.table.sql),
                 ("function", &self.function()),
                 ("log_name", &quote::literal(&self.log())),
@@ -390,6 +384,7 @@ impl Tracked {
             ("new", numbered("new")),
             ("log", self.log()),
             ("function", self.function()),
+            ("note_columns", self.columns.note(&self.table, self.places)),
         ];
         let texts: Vec<&str> = values.iter().map(|(_, v)| v.as_str()).collect();
         let quote = dollar_quote(&texts);
@@ -448,73 +443,6 @@ impl Tracked {
         Ok(())
     }
 
-    /// Brings our tables of this table to the names and types that its key has now.
-    async fn adapt(
-        &self,
-        client: &impl GenericClient,
-        names: &Vec<String>,
-        types: &Vec<String>,
-        places: &[i16],
-    ) -> Result<()> {
-        let same_places = places == self.places();
-        if *names == self.names() && *types == self.types() && same_places {
-            return Ok(());
-        }
-        // Columns that were renamed keep their numbers; those of a restored table keep their names.
-        if names.len() != self.key.len() || !same_places && *names != self.names() {
-            return Err(Error::invalid(format!(
-                "the primary key of {} is another than when it was first watched",
-                self.table.name
-            ))
-            .advise("drop its watches (`changefeed watch drop`) and create them again"));
-        }
-        let ours = client
-            .query(
-                "select c.relname::text from pg_class c \
-                 where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r' \
-                   and (c.relname = $1 or c.relname ~ ('^leases_[0-9a-f]{16}_' || $2 || '$'))",
-                &[&self.log(), &self.table_id.to_string()],
-            )
-            .await
-            .map_err(db)?;
-        for table in ours.iter().map(|row| row.get::<_, String>(0)) {
-            for ((old, old_type), column) in names.iter().zip(types).zip(&self.key) {
-                let table = quote::identifier(&table);
-                if *old != column.name {
-                    let rename = format!(
-                        "alter table changefeed.{table} rename column {} to {}",
-                        quote::identifier(old),
-                        column.sql()
-                    );
-                    client.batch_execute(&rename).await.map_err(db)?;
-                }
-                if *old_type != column.definition_types() {
-                    let name = column.sql();
-                    let collate = column
-                        .collation
-                        .as_ref()
-                        .map_or_else(String::new, |c| format!(" collate {c}"));
-                    let change = format!(
-                        "alter table changefeed.{table} alter column {name} type {}{collate} \
-                         using {name}::text::{}",
-                        column.type_sql, column.type_sql
-                    );
-                    client.batch_execute(&change).await.map_err(db)?;
-                }
-            }
-        }
-        client
-            .execute(
-                "update changefeed.watched_table \
-                 set key = $2, key_types = $3, key_places = $4, generation = generation + 1 \
-                 where table_id = $1",
-                &[&self.table_id, &self.names(), &self.types(), &self.places()],
-            )
-            .await
-            .map_err(db)?;
-        Ok(())
-    }
-
     /// Removes what notes the changes of a table that nobody watches any more.
     pub(crate) async fn remove(client: &impl GenericClient, table_id: i64) -> Result<()> {
         // The trigger goes with its function, wherever its table is by now.
@@ -547,30 +475,6 @@ impl Tracked {
     }
 }
 
-impl KeyColumn {
-    /// The type and collation that our columns have.
-    fn definition_types(&self) -> String {
-        match &self.collation {
-            Some(collation) => format!("{} collate {collation}", self.type_sql),
-            None => self.type_sql.clone(),
-        }
-    }
-}
-
-/// Joins what is made of each key column, which are counted from 1.
-pub(crate) fn join(
-    key: &[KeyColumn],
-    between: &str,
-    make: impl Fn(usize, &KeyColumn) -> String,
-) -> String {
-    let parts: Vec<String> = key
-        .iter()
-        .enumerate()
-        .map(|(n, c)| make(n + 1, c))
-        .collect();
-    parts.join(between)
-}
-
 /// Whether there is a table or view of ours.
 pub(crate) async fn exists(client: &impl GenericClient, name: &str) -> Result<bool> {
     let row = client
@@ -601,6 +505,19 @@ async fn may_create(client: &impl GenericClient) -> Result<()> {
         "the database user may not create tables in schema changefeed",
     )
     .advise(format!("grant create on schema changefeed to {user}")))
+}
+
+/// Says who can do what only the owner of our tables and functions can do.
+fn owners_work(error: Error, what: &str) -> Error {
+    if error.kind() != Kind::Permission {
+        return error;
+    }
+    Error::new(
+        Kind::Permission,
+        format!("{what}, and this database user does not own the watch's tables"),
+    )
+    .advise("start the watch once as the role that made it, or run `changefeed watch create` as it")
+    .caused_by(error)
 }
 
 /// The name of a function's backlog.

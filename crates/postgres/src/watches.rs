@@ -1,9 +1,11 @@
 //! Watches: which functions watch which tables.
 
+mod loading;
+
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
+    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
     WatchStore, suggested_workers,
 };
 use deadpool_postgres::Object;
@@ -12,12 +14,9 @@ use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
-use crate::template::fill;
-use crate::tracking::{Tracked, begin, dropped, exists, join, leases_name, lock_table};
-use crate::{PostgresStore, quote};
-
-/// Existing rows that are loaded at a time.
-const LOAD: usize = 10_000;
+use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
+use crate::watch_columns::Columns;
+use crate::{PostgresStore, quote, watch_findings};
 
 /// A statement of ours that waits for the application's table makes the application wait behind
 /// it, so it does not wait for long.
@@ -33,13 +32,19 @@ impl WatchStore for PostgresStore {
         transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
         let known = transaction
             .query_opt(
-                "select w.table_id, t.source::oid from changefeed.watch w \
+                "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
                  join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
                 &[&spec.name.as_str()],
             )
             .await
             .map_err(db)?;
-        let mut tracked = Tracked::find(&*transaction, &table).await?;
+        let found = Tracked::find(&*transaction, &table).await;
+        if let (Err(error), Some(row)) = (&found, &known)
+            && error.kind() == Kind::NotFound
+        {
+            return Err(elsewhere(&*transaction, &spec.name, row.get(1)).await?);
+        }
+        let mut tracked = found?;
         if let Some(row) = &known {
             let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
             if source != tracked.table.oid {
@@ -48,6 +53,19 @@ impl WatchStore for PostgresStore {
             tracked.table_id = table_id;
         }
         lock_table(&*transaction, tracked.table_id).await?;
+        // An instance that does not ask for columns leaves them to those that do.
+        let columns =
+            spec.columns || spec.definition.is_none() && known.is_some_and(|row| row.get(2));
+        let others: bool = transaction
+            .query_one(
+                "select exists (select from changefeed.watch w \
+                   where w.table_id = $1 and w.function_id <> $2 and w.columns)",
+                &[&tracked.table_id, &function_id],
+            )
+            .await
+            .map_err(db)?
+            .get(0);
+        tracked.columns = Columns::new(columns || others);
         tracked
             .ensure(&*transaction)
             .await
@@ -61,7 +79,7 @@ impl WatchStore for PostgresStore {
             leases_table: format!("changefeed.{leases}"),
             definition: spec.definition.clone(),
         };
-        register(&*transaction, spec, &watch, &tracked, &leases).await?;
+        register(&*transaction, spec, &watch, &tracked, columns).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.backlogs.forget(&watch.leases_table);
         self.load(&watch, &tracked, &leases).await?;
@@ -240,13 +258,37 @@ impl WatchStore for PostgresStore {
         self.inner.backlogs.forget(&watch.leases_table);
         Ok(())
     }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        let watches = self.watches().await?;
+        let mut client = self.client().await?;
+        let transaction = begin(&mut client).await?;
+        let mut findings = Vec::new();
+        for watch in &watches {
+            findings.extend(watch_findings::find(&*transaction, watch).await?);
+        }
+        Ok(findings)
+    }
 }
 
 impl PostgresStore {
     async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
         let mut client = self.client().await?;
         let client = begin(&mut client).await?;
-        let tracked = Tracked::load(&*client, watch.table_id, &watch.name).await?;
+        // As our tables have it, whatever became of the table since.
+        let key: Vec<String> = client
+            .query_opt(
+                "select key from changefeed.watched_table where table_id = $1",
+                &[&watch.table_id],
+            )
+            .await
+            .map_err(db)?
+            .ok_or_else(|| watch.name.unknown())?
+            .get(0);
+        let key: Vec<String> = key
+            .iter()
+            .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
+            .collect();
         let sql = format!(
             "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
@@ -254,7 +296,7 @@ impl PostgresStore {
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
              from {} q where q._changefeed_parked_time is not null \
              order by q._changefeed_change_version limit {limit}",
-            join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
+            key.join(", "),
             watch.leases_table
         );
         let rows = client
@@ -274,71 +316,6 @@ impl PostgresStore {
             })
             .collect()
     }
-
-    /// Puts existing rows into the backlog of a function that begins with them. Goes on where
-    /// it was cut off.
-    async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
-        loop {
-            let mut client = self.client().await?;
-            let transaction = begin(&mut client).await?;
-            lock_table(&*transaction, watch.table_id).await?;
-            // Nobody alters it from here on, and it is read as it is now.
-            let lock = format!(
-                "set local row_security = off; lock table {} in access share mode",
-                tracked.table.sql
-            );
-            transaction.batch_execute(&lock).await.map_err(db)?;
-            let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
-            if now.key != tracked.key {
-                return Err(Error::new(
-                    Kind::Busy,
-                    format!("the key of {} was altered meanwhile", watch.table),
-                )
-                .advise("start the watch again: it goes on where it was"));
-            }
-            let sql = load_sql(watch, &now, leases);
-            let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
-            transaction.commit().await.map_err(db)?;
-            if !more {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// The statement that loads the next existing rows.
-fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
-    let key = &tracked.key;
-    let resume = tracked.is_behind("t", |n| {
-        format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)
-    });
-    fill(
-        include_str!("sql/watch_load.sql"),
-        &[
-            ("leases", leases),
-            ("name", &quote::literal(watch.name.as_str())),
-            ("table", &tracked.rows_of()),
-            (
-                "t_as_k",
-                &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
-            ),
-            ("t_keys", &tracked.keys("t.")),
-            ("resume", &format!("state.loaded_to is null or {resume}")),
-            ("chunk", &LOAD.to_string()),
-            ("keys", &tracked.keys("")),
-            ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
-            (
-                "p_texts",
-                &join(key, ", ", |n, _| format!("format('%s', p.k{n})")),
-            ),
-            (
-                "same_key",
-                &join(key, " and ", |n, c| {
-                    format!("q.{} operator(pg_catalog.=) p.k{n}", c.sql())
-                }),
-            ),
-        ],
-    )
 }
 
 /// The table that a name means, with its schema; the last thing that goes by our search path.
@@ -366,48 +343,68 @@ async fn register(
     spec: &WatchSpec,
     watch: &Watch,
     tracked: &Tracked,
-    leases: &str,
+    columns: bool,
 ) -> Result<()> {
-    let known = client
-        .query_opt(
-            "select function_id from changefeed.watch where function_id = $1",
-            &[&watch.function_id],
-        )
-        .await
-        .map_err(db)?
-        .is_some();
-    let has_leases = exists(client, leases).await?;
-    if !has_leases {
-        // What happened until now is for the functions that were there.
-        drain(client, watch).await?;
-    }
-    tracked.ensure_leases(client, leases).await?;
     let definition = spec
         .definition
         .as_ref()
         .map(serde_json::to_string)
         .transpose()
         .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+    let known = client
+        .query_opt(
+            "select coalesce(definition <> $2::text::jsonb, false), name::text \
+             from changefeed.watch where function_id = $1",
+            &[&watch.function_id, &definition],
+        )
+        .await
+        .map_err(db)?;
+    if let Some(row) = &known {
+        let (differs, name): (bool, String) = (row.get(0), row.get(1));
+        if name != spec.name.as_str() {
+            return Err(Error::invalid(format!(
+                "watch '{}' would have the same id as watch '{name}'",
+                spec.name
+            ))
+            .advise("give it another name"));
+        }
+        if differs && !spec.replace {
+            return Err(spec.defined_already());
+        }
+    }
+    let known = known.is_some();
+    let leases = &leases_name(&watch.function_id, watch.table_id);
+    let has_leases = exists(client, leases).await?;
+    if !has_leases {
+        // What happened until now is for the functions that were there.
+        drain(client, watch).await?;
+    }
+    tracked.ensure_leases(client, leases).await?;
     if !known {
         client
             .execute(
-                "insert into changefeed.watch (name, function_id, table_id, definition, loading) \
-                 values ($1, $2, $3, $4::text::jsonb, $5)",
+                "insert into changefeed.watch \
+                   (name, function_id, table_id, definition, loading, columns) \
+                 values ($1, $2, $3, $4::text::jsonb, $5, $6)",
                 &[
                     &spec.name.as_str(),
                     &watch.function_id,
                     &watch.table_id,
                     &definition,
                     &(spec.from == WatchFrom::Beginning),
+                    &columns,
                 ],
             )
             .await
             .map_err(db)?;
-    } else if definition.is_some() {
+    } else {
         client
             .execute(
-                "update changefeed.watch set definition = $2::text::jsonb where name = $1",
-                &[&spec.name.as_str(), &definition],
+                "update changefeed.watch \
+                 set definition = coalesce($2::text::jsonb, definition), columns = $3 \
+                 where name = $1 and (definition, columns) is distinct from \
+                   (coalesce($2::text::jsonb, definition), $3)",
+                &[&spec.name.as_str(), &definition, &columns],
             )
             .await
             .map_err(db)?;

@@ -13,7 +13,11 @@ create table changefeed_watched_table (
   -- As it was when tracking began; the triggers follow a renamed table.
   table_name text    not null,
   -- The primary key that the tables of this table were made for: a JSON array of names.
-  key        text    not null
+  key        text    not null,
+  -- What else the triggers were made for, so that whoever runs sees that they have to be made anew.
+  shape      text    not null default '',
+  -- Whether the columns that were changed are noted, because some function wants to know them.
+  columns    integer not null default 0
 ) strict;
 
 create table changefeed_watch (
@@ -23,6 +27,8 @@ create table changefeed_watch (
   table_id    integer not null,
   -- What `changefeed serve` runs; null for a function that runs elsewhere.
   definition  text,
+  -- Whether it wants to know which columns were changed.
+  columns     integer not null default 0,
   created_at  integer not null -- milliseconds since 1970
 ) strict, without rowid;
 

@@ -14,5 +14,6 @@ select type, name from sqlite_master
      'changefeed_watched_table', 'changefeed_watch', 'changefeed_global_state',
      'changefeed_watch_counter')
      or name glob 'changefeed_changes_[0-9]*' or name glob 'changefeed_backlog_[0-9a-f]*'
+     or name glob 'changefeed_loading_[0-9a-f]*_[0-9]*'
      or name glob 'changefeed_leases_[0-9a-f]*_[0-9]*')
  order by type = 'table'

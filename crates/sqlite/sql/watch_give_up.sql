@@ -14,5 +14,8 @@ update {leases} as q
          when q._changefeed_operation in (1, 2)
          then case when q._changefeed_newer_operation >= 2 then 2 else 1 end
          else case when q._changefeed_newer_operation >= 2 then 3 else 0 end end,
-       _changefeed_newer_operation = null
+       _changefeed_columns = case when q._changefeed_newer_operation is null
+         then q._changefeed_columns else {own_and_newer} end,
+       _changefeed_newer_operation = null,
+       _changefeed_newer_columns = null
  where {condition}

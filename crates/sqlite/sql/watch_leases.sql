@@ -9,6 +9,8 @@ create table if not exists {leases} (
   _changefeed_lease_owner           text,
   _changefeed_lease_generation      integer,
   _changefeed_newer_operation       integer,
+  _changefeed_columns               text,
+  _changefeed_newer_columns         text,
   _changefeed_retry_time            integer,
   _changefeed_last_error            text,
   _changefeed_parked_time           integer,

@@ -1,1 +1,3 @@
-create table if not exists {log} (seq integer primary key, op integer not null, {key_columns})
+-- The columns that an update has changed are a JSON array of names; null where that is not known.
+create table if not exists {log} (
+  seq integer primary key, op integer not null, {key_columns}, columns text)

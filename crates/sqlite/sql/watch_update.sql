@@ -5,11 +5,11 @@ begin
 {settle}
   insert into {log} (op, {keys})
   select 2, {old_key} where ({moved}) and {old_not_null};
-  insert into {log} (op, {keys})
+  insert into {log} (op, {keys}, columns)
   select case when {moved}
               then exists (select 1 from changefeed_staged s
                             where s.feed_id = {stage} and {new_is_staged})
-              else 1 end, {new_key}
+              else 1 end, {new_key}, {columns}
    where {new_not_null};
   delete from changefeed_staged where feed_id = {stage};
 end

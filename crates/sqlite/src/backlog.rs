@@ -7,8 +7,7 @@ use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, Settled, Watch,
     WatchSettings, crash_point,
 };
-use rusqlite::types::Value;
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, params};
 
 use crate::error::Explain;
 use crate::quote::fill;
@@ -21,7 +20,34 @@ const CHUNK: i64 = 10_000;
 /// Milliseconds since 1970, by the clock that all processes of a file share.
 pub(crate) const NOW: &str = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
 
+/// How often an instance that has nothing to do says that it is there, in milliseconds.
+const IDLE: i64 = 5000;
+
+/// How much is read at once at most, as JSON; what is more is given back.
+const BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
+
+/// What an instance finds when it looks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Look {
+    Nothing,
+    Work,
+    /// It is time to say that somebody is at work.
+    Time,
+    /// Triggers or tables of ours are not what they were.
+    Broken,
+}
+
+/// What came of asking for a batch.
+pub(crate) enum Taken {
+    Nothing,
+    Batch(Batch),
+    /// A large backlog is moved before anything of it is leased: what comes last decides the order
+    /// and the net change of a row. In several transactions, so that writers do not wait.
+    MoreToMove,
+}
+
 /// Who asks for a batch, and on which terms.
+#[derive(Clone)]
 pub(crate) struct Terms {
     pub(crate) owner: String,
     pub(crate) settings: WatchSettings,
@@ -73,16 +99,23 @@ impl<'a> Backlog<'a> {
     }
 
     /// Whether there is anything to do.
-    pub(crate) fn look(&self, owner: &str) -> Result<bool> {
+    pub(crate) fn look(&self, owner: &str) -> Result<Look> {
         let sql = self.sql(
             include_str!("../sql/watch_look.sql"),
-            &[("due", &Backlog::due())],
+            &[("due", &Backlog::due()), ("idle", &IDLE.to_string())],
         );
+        let (function_id, table_id) = (&self.watch.function_id, self.watch.table_id);
         self.tx
             .prepare_cached(&sql)
             .and_then(|mut s| {
-                s.query_row(params![self.now, owner], |row| {
-                    Ok(row.get::<_, bool>(0)? || row.get(1)? || row.get(2)?)
+                s.query_row(params![self.now, owner, function_id, table_id], |row| {
+                    if row.get::<_, bool>(0)? || row.get(1)? || row.get(2)? {
+                        return Ok(Look::Work);
+                    }
+                    Ok(match row.get(3)? {
+                        true => Look::Time,
+                        false => Look::Nothing,
+                    })
                 })
             })
             .map_err(|e| self.missing(e))
@@ -123,8 +156,8 @@ impl<'a> Backlog<'a> {
     }
 
     /// Moves changes to the backlogs of all functions that watch the table; all of them, or up to
-    /// a chunk.
-    pub(crate) fn shift(&self, all: bool) -> Result<()> {
+    /// a chunk. Returns whether there may be more.
+    pub(crate) fn shift(&self, all: bool) -> Result<bool> {
         let log = self.tracked.log();
         let bound: Option<i64> = if all {
             Some(i64::MAX)
@@ -136,59 +169,89 @@ impl<'a> Backlog<'a> {
                 .and_then(|mut s| s.query_row([], |row| row.get(0)))
                 .explained()?
         };
-        let Some(bound) = bound else { return Ok(()) };
-        let count = self.tracked.table.key.len();
-        let keys = crate::capture::key_columns("", count);
-        let net = self.sql(
-            include_str!("../sql/watch_net.sql"),
-            &[("keys", &keys.join(", "))],
-        );
-        let changes: Vec<Vec<Value>> = self
+        let Some(bound) = bound else {
+            return Ok(false);
+        };
+        // As many versions as there are changes are enough: gaps do no harm.
+        let number: i64 = self
             .tx
-            .prepare_cached(&net)
-            .and_then(|mut s| {
-                s.query_map([bound], |row| (0..count + 3).map(|n| row.get(n)).collect())?
-                    .collect()
-            })
+            .prepare_cached(&format!("select count(*) from {log} where seq <= ?1"))
+            .and_then(|mut s| s.query_row([bound], |row| row.get(0)))
             .explained()?;
-        if changes.is_empty() {
-            return Ok(());
+        if number == 0 {
+            return Ok(false);
         }
-        let number = i64::try_from(changes.len()).unwrap_or(i64::MAX);
-        let first = self.next_version(number)? - number + 1;
+        let before = self.next_version(number)? - number;
         for leases in functions(self.tx, self.watch.table_id)? {
-            let values: Vec<String> = (0..count).map(|n| format!("?{}", n + 4)).collect();
-            let fold = fill(
-                include_str!("../sql/watch_fold.sql"),
-                &[
-                    ("leases", &leases),
-                    ("keys", &self.tracked.keys("").join(", ")),
-                    ("values", &values.join(", ")),
-                ],
-            );
-            let mut fold = self.tx.prepare_cached(&fold).explained()?;
-            for (change, version) in changes.iter().zip(first..) {
-                let version = Value::Integer(version);
-                let values = std::iter::once(&version).chain(change.iter().skip(1));
-                fold.execute(params_from_iter(values)).explained()?;
-            }
+            self.tx
+                .prepare_cached(&self.fold(&leases))
+                .and_then(|mut s| s.execute([bound, before]))
+                .explained()?;
         }
         self.tx
             .prepare_cached(&format!("delete from {log} where seq <= ?1"))
             .and_then(|mut s| s.execute([bound]))
             .explained()?;
-        Ok(())
+        Ok(!all && number >= CHUNK)
+    }
+
+    /// What moves net changes to a backlog.
+    fn fold(&self, leases: &str) -> String {
+        let log_keys = crate::capture::key_columns("", self.tracked.table.key.len()).join(", ");
+        let own = "q._changefeed_columns";
+        let newer = "q._changefeed_newer_columns";
+        let excluded = "excluded._changefeed_columns";
+        fill(
+            include_str!("../sql/watch_fold.sql"),
+            &[
+                ("leases", leases),
+                ("log", &self.tracked.log()),
+                ("keys", &self.tracked.keys("").join(", ")),
+                ("log_keys", &log_keys),
+                (
+                    "all_columns",
+                    match self.tracked.columns {
+                        // All of them, or nothing: then any column may have changed.
+                        true => {
+                            "case when count(columns) = count(*) \
+                             then '[' || group_concat(columns) || ']' end"
+                        }
+                        false => "null",
+                    },
+                ),
+                ("net_columns", &self.united("columns")),
+                (
+                    "newer_and_excluded",
+                    &self.united(&list(&[newer, excluded])),
+                ),
+                ("own_and_excluded", &self.united(&list(&[own, excluded]))),
+                ("all_three", &self.united(&list(&[own, newer, excluded]))),
+            ],
+        )
+    }
+
+    /// A JSON array of arrays of columns as one array, each column once; null stays null.
+    fn united(&self, arrays: &str) -> String {
+        if !self.tracked.columns {
+            return "null".to_owned();
+        }
+        format!(
+            "case when {arrays} is not null then (select json_group_array(c.value) from \
+             (select distinct i.value as value from json_each({arrays}) o, json_each(o.value) i) c) end"
+        )
     }
 
     /// Leases the next batch and reads its rows.
-    pub(crate) fn take(&self, terms: &Terms) -> Result<Option<Batch>> {
+    pub(crate) fn take(&self, terms: &Terms) -> Result<Taken> {
         self.keep_state()?;
         self.give_up_unreported(terms.settings.attempts)?;
         let again = self.lease_again(terms)?;
         let leased = match again {
             Some(leased) => Some(leased),
             None => {
-                self.shift(false)?;
+                if self.shift(false)? {
+                    return Ok(Taken::MoreToMove);
+                }
                 let free = "q._changefeed_parked_time is null \
                     and q._changefeed_lease_generation is null \
                     and q._changefeed_retry_time is null and ?2 is not null";
@@ -196,10 +259,10 @@ impl<'a> Backlog<'a> {
             }
         };
         let Some(leased) = leased else {
-            return Ok(None);
+            return Ok(Taken::Nothing);
         };
         crash_point("watch.leased");
-        self.rows(leased, terms.asked).map(Some)
+        self.rows(leased, terms.asked).map(Taken::Batch)
     }
 
     /// Parks rows whose last attempt was cut off.
@@ -220,6 +283,13 @@ impl<'a> Backlog<'a> {
             &[
                 ("condition", condition),
                 ("unleased", include_str!("../sql/watch_unleased.sql")),
+                (
+                    "own_and_newer",
+                    &self.united(&list(&[
+                        "q._changefeed_columns",
+                        "q._changefeed_newer_columns",
+                    ])),
+                ),
             ],
         );
         let version = self.next_version(1)?;
@@ -312,44 +382,65 @@ impl<'a> Backlog<'a> {
         );
         let mut statement = self.tx.prepare_cached(&sql).explained()?;
         let mut rows = statement.query([]).explained()?;
-        let mut changes = Vec::new();
-        let first = 2 + table.key.len();
+        let mut changes: Vec<RowChange> = Vec::new();
+        let first = 3 + table.key.len();
         let mut names: Option<Vec<String>> = None;
+        let (mut bytes, mut versions) = (0, leased.versions);
         while let Some(row) = rows.next().explained()? {
             let operation = RowOperation::from_number(row.get(1).explained()?)?;
             let item = if operation == RowOperation::Delete {
-                value::to_json(row, &table.key, 2)?
+                value::to_json(row, &table.key, 3)?
             } else {
                 let names = names.get_or_insert_with(|| read::column_names(row, first));
                 value::to_json(row, names, first)?
             };
+            bytes += item.get().len();
+            if let Some(last) = changes.last().filter(|_| bytes > BYTES_AT_ONCE) {
+                versions.1 = last.version;
+                break;
+            }
+            let columns: Option<String> = row.get(2).explained()?;
             changes.push(RowChange {
                 operation,
                 item,
                 version: row.get(0).explained()?,
+                columns: columns.and_then(|json| self.known_columns(&json)),
             });
+        }
+        if versions.1 < leased.versions.1 {
+            let rest = (versions.1 + 1, leased.versions.1);
+            self.give_back(&held(leased.generation, rest))?;
         }
         Ok(Batch {
             generation: leased.generation,
-            versions: leased.versions,
+            versions,
             attempt: leased.attempt,
             changes,
             asked,
         })
     }
 
+    /// Those of the columns that the table has now, in its order.
+    fn known_columns(&self, json: &str) -> Option<Vec<String>> {
+        let changed: Vec<String> = serde_json::from_str(json).ok()?;
+        let columns = self.tracked.table.columns.iter();
+        Some(columns.filter(|c| changed.contains(c)).cloned().collect())
+    }
+
+    /// As if rows had not been taken.
+    fn give_back(&self, held: &str) -> Result<u64> {
+        let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
+        self.update(
+            &format!(
+                "{unleased}, _changefeed_attempt_count = max(q._changefeed_attempt_count - 1, 0)"
+            ),
+            held,
+        )
+    }
+
     /// About once a second: how far the function has come, and that somebody is at work.
-    fn keep_state(&self) -> Result<()> {
-        let sql = self.sql(
-            "update changefeed_global_state set last_access_time = ?3, \
-               last_sync_version = coalesce( \
-                 (select q._changefeed_change_version - 1 from {leases} q \
-                   where q._changefeed_parked_time is null \
-                   order by q._changefeed_change_version limit 1), \
-                 (select version from changefeed_watch_counter)) \
-             where function_id = ?1 and table_id = ?2 and last_access_time < ?3 - 1000",
-            &[],
-        );
+    pub(crate) fn keep_state(&self) -> Result<()> {
+        let sql = self.sql(include_str!("../sql/watch_keep_state.sql"), &[]);
         self.tx
             .prepare_cached(&sql)
             .and_then(|mut s| {
@@ -408,7 +499,9 @@ impl<'a> Backlog<'a> {
                     &format!(
                         "_changefeed_change_version = {version}, \
                          _changefeed_operation = q._changefeed_newer_operation, \
-                         _changefeed_newer_operation = null, _changefeed_attempt_count = 0, \
+                         _changefeed_newer_operation = null, \
+                         _changefeed_columns = q._changefeed_newer_columns, \
+                         _changefeed_newer_columns = null, _changefeed_attempt_count = 0, \
                          _changefeed_last_error = null, {unleased}"
                     ),
                     &held,
@@ -440,16 +533,10 @@ impl<'a> Backlog<'a> {
                     parked,
                 })
             }
-            BatchOutcome::Released => {
-                let rows = self.update(
-                    &format!(
-                        "{unleased}, _changefeed_attempt_count = \
-                           max(q._changefeed_attempt_count - 1, 0)"
-                    ),
-                    &held,
-                )?;
-                Ok(Settled { rows, parked: 0 })
-            }
+            BatchOutcome::Released => Ok(Settled {
+                rows: self.give_back(&held)?,
+                parked: 0,
+            }),
         }
     }
 }
@@ -478,6 +565,11 @@ fn held(generation: i64, versions: (i64, i64)) -> String {
          and q._changefeed_lease_generation = {generation} and q._changefeed_parked_time is null",
         versions.0, versions.1
     )
+}
+
+/// Texts with JSON as an array of them; null if one of them is.
+fn list(parts: &[&str]) -> String {
+    format!("'[' || {} || ']'", parts.join(" || ',' || "))
 }
 
 fn millis(time: Duration) -> i64 {

@@ -95,6 +95,8 @@ struct Inner {
     current: AtomicBool,
     /// For each ordered event trigger, an event of the key that was looked at last.
     walked: Mutex<HashMap<TriggerId, i64>>,
+    /// For each backlog at work, the schema under which its triggers and tables were all there.
+    sound: Mutex<HashMap<String, i64>>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -117,6 +119,7 @@ impl SqliteStore {
                 waker,
                 current: AtomicBool::new(false),
                 walked: Mutex::default(),
+                sound: Mutex::default(),
             }),
         })
     }
@@ -154,6 +157,20 @@ impl SqliteStore {
             Some(event) => walked.insert(trigger, event),
             None => walked.remove(&trigger),
         };
+    }
+
+    fn sound(&self, leases: &str) -> Option<i64> {
+        let sound = self.inner.sound.lock();
+        let sound = sound.unwrap_or_else(PoisonError::into_inner);
+        sound.get(leases).copied()
+    }
+
+    fn set_sound(&self, leases: &str, schema: i64) {
+        let sound = self.inner.sound.lock();
+        let mut sound = sound.unwrap_or_else(PoisonError::into_inner);
+        if sound.get(leases) != Some(&schema) {
+            sound.insert(leases.to_owned(), schema);
+        }
     }
 
     /// Reads one moment of the database, if its schema is the one we know.

@@ -5,13 +5,19 @@
 //! statement which rows it may remove by REPLACE. Rows whose key is NULL cannot be told apart and
 //! are not noted.
 
+mod upkeep;
+
 use changefeed_core::{Error, Result, TableName, WatchName};
-use rusqlite::{Connection, OptionalExtension};
+use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::capture::{key_columns, pairs};
 use crate::error::Explain;
 use crate::inspect::{Primary, Table, UniqueIndex};
 use crate::quote::{self, fill};
+
+pub(crate) use upkeep::{
+    Condition, ensure_state, exists, findings, is_sound, keep_up, schema_version,
+};
 
 /// All triggers a watched table has.
 const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
@@ -24,33 +30,49 @@ const STAGE: i64 = 1_000_000;
 pub(crate) struct Tracked {
     pub(crate) table: Table,
     pub(crate) table_id: i64,
+    /// Whether the columns that were changed are noted.
+    pub(crate) columns: bool,
+}
+
+/// A function that has its table tracked.
+pub(crate) struct Wants<'a> {
+    pub(crate) function_id: &'a str,
+    /// Whether it wants to know which columns were changed.
+    pub(crate) columns: bool,
 }
 
 impl Tracked {
     /// The table of a watch, wherever it was renamed to.
     pub(crate) fn load(tx: &Connection, table_id: i64, name: &WatchName) -> Result<Tracked> {
-        let stored: Option<String> = tx
+        let stored: Option<(String, bool)> = tx
             .prepare_cached(
                 "select coalesce((select tbl_name from sqlite_master \
                    where type = 'trigger' and name = 'changefeed_watch_' || table_id || '_insert'), \
-                   table_name) \
+                   table_name), columns \
                  from changefeed_watched_table where table_id = ?1",
             )
-            .and_then(|mut s| s.query_row([table_id], |row| row.get(0)).optional())
+            .and_then(|mut s| {
+                s.query_row([table_id], |row| Ok((row.get(0)?, row.get(1)?)))
+                    .optional()
+            })
             .explained()?;
         let table = match &stored {
-            Some(name) => Table::find(tx, &TableName::unqualified(name)).ok(),
+            Some((name, _)) => Table::find(tx, &TableName::unqualified(name)).ok(),
             None => None,
         };
         let table = table.ok_or_else(|| {
             Error::not_found(format!("the table that watch '{name}' watches was dropped"))
                 .advise(format!("`changefeed watch drop {name}` removes the watch"))
         })?;
-        Ok(Tracked { table, table_id })
+        Ok(Tracked {
+            table,
+            table_id,
+            columns: stored.is_some_and(|(_, columns)| columns),
+        })
     }
 
     /// Makes sure that changes of a table are noted.
-    pub(crate) fn ensure(tx: &Connection, name: &TableName) -> Result<Tracked> {
+    pub(crate) fn ensure(tx: &Connection, name: &TableName, wants: &Wants<'_>) -> Result<Tracked> {
         let table = Table::find(tx, name)?;
         table.check_capture(tx)?;
         if let Some(column) = table
@@ -80,6 +102,7 @@ impl Tracked {
         let table_id = match known {
             Some((table_id, was)) => {
                 adapt(tx, table_id, &was, &table)?;
+                Condition::of(tx, table_id, &table)?.tell(&table.name);
                 table_id
             }
             None => {
@@ -91,12 +114,32 @@ impl Tracked {
                 tx.last_insert_rowid()
             }
         };
+        let columns = wants.columns
+            || tx
+                .query_row(
+                    "select exists (select 1 from changefeed_watch \
+                       where table_id = ?1 and function_id <> ?2 and columns)",
+                    params![table_id, wants.function_id],
+                    |row| row.get(0),
+                )
+                .explained()?;
         tx.execute(
-            "update changefeed_watched_table set table_name = ?2, key = ?3 where table_id = ?1",
-            rusqlite::params![table_id, table.name, key],
+            "update changefeed_watched_table \
+             set table_name = ?2, key = ?3, shape = ?4, columns = ?5 where table_id = ?1",
+            params![
+                table_id,
+                table.name,
+                key,
+                upkeep::shape(tx, &table)?,
+                columns
+            ],
         )
         .explained()?;
-        let tracked = Tracked { table, table_id };
+        let tracked = Tracked {
+            table,
+            table_id,
+            columns,
+        };
         tracked.install(tx)?;
         Ok(tracked)
     }
@@ -171,6 +214,7 @@ impl Tracked {
                 pairs(&old_key, "is", &key_columns("", count), " and "),
             ),
             ("moved", pairs(&old_key, "is not", &new_key, " or ")),
+            ("columns", self.changed_columns()),
             ("new_not_null", not_null(&new_key)),
             ("old_not_null", not_null(&old_key)),
         ];
@@ -248,6 +292,34 @@ impl Tracked {
             )
         })
         .collect()
+    }
+
+    /// The columns that an update has changed, as a JSON array of their names. Whatever is not the
+    /// same to the byte has changed, also where the column's collation takes no notice.
+    fn changed_columns(&self) -> String {
+        if !self.columns {
+            return "null".to_owned();
+        }
+        let cases: Vec<String> = self
+            .table
+            .columns
+            .iter()
+            .map(|name| {
+                let column = quote::identifier(name);
+                let name = serde_json::Value::from(name.as_str());
+                format!(
+                    "case when old.{column} is not new.{column} collate binary \
+                     or typeof(old.{column}) <> typeof(new.{column}) then {} else '' end",
+                    quote::text(&format!(",{name}"))
+                )
+            })
+            .collect();
+        // In groups: an expression must not be too deep.
+        let groups: Vec<String> = cases
+            .chunks(50)
+            .map(|group| format!("({})", group.join(" || ")))
+            .collect();
+        format!("'[' || substr({}, 2) || ']'", groups.join(" || "))
     }
 
     /// Makes a function's backlog where it is missing.
@@ -333,7 +405,8 @@ fn adapt(tx: &Connection, table_id: i64, was: &str, table: &Table) -> Result<()>
     let leases: Vec<String> = tx
         .prepare(
             "select name from sqlite_master where type = 'table' \
-             and name glob 'changefeed_leases_*_' || ?1",
+             and (name glob 'changefeed_leases_*_' || ?1 \
+                  or name glob 'changefeed_loading_*_' || ?1)",
         )
         .and_then(|mut s| s.query_map([table_id], |row| row.get(0))?.collect())
         .explained()?;

@@ -1,25 +1,29 @@
 //! Watches: which functions watch which tables.
 
+mod loading;
+
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Kind, Parked, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
+    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
     WatchStore, suggested_workers,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::backlog::{Backlog, NOW, Terms, functions, unreadable};
+use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions, unreadable};
 use crate::error::Explain;
-use crate::tracking::{self, Tracked, leases_name, log_name};
+use crate::tracking::{self, Tracked, Wants, leases_name, log_name};
 use crate::{SqliteStore, value};
 
 #[async_trait]
 impl WatchStore for SqliteStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let spec = spec.clone();
-        self.writing(move |tx| open(tx, &spec)).await
+        let watch = self.writing(move |tx| open(tx, &spec)).await?;
+        self.load(&watch).await?;
+        Ok(watch)
     }
 
     async fn watches(&self) -> Result<Vec<Watch>> {
@@ -48,20 +52,50 @@ impl WatchStore for SqliteStore {
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
         let asked = Instant::now();
         let (looking, owner) = (watch.clone(), take.owner.to_owned());
-        let found = self
-            .reading(move |tx| Backlog::open(tx, &looking)?.look(&owner))
+        let sound = self.sound(&watch.leases_table);
+        let (found, schema) = self
+            .reading(move |tx| {
+                let schema = tracking::schema_version(tx)?;
+                if sound != Some(schema) && !tracking::is_sound(tx, &looking)? {
+                    return Ok((Look::Broken, schema));
+                }
+                Ok((Backlog::open(tx, &looking)?.look(&owner)?, schema))
+            })
             .await?;
-        if !found {
-            return Ok(None);
+        if found != Look::Broken {
+            self.set_sound(&watch.leases_table, schema);
         }
         let watch = watch.clone();
-        let terms = Terms {
+        match found {
+            Look::Nothing => return Ok(None),
+            Look::Time => {
+                self.writing(move |tx| Backlog::open(tx, &watch)?.keep_state())
+                    .await?;
+                return Ok(None);
+            }
+            Look::Broken => {
+                let watch = watch.clone();
+                self.writing(move |tx| tracking::keep_up(tx, &watch))
+                    .await?;
+            }
+            Look::Work => {}
+        }
+        let mut terms = Terms {
             owner: take.owner.to_owned(),
             settings: *take.settings,
             asked,
         };
-        self.writing(move |tx| Backlog::open(tx, &watch)?.take(&terms))
-            .await
+        loop {
+            let (watch, asking) = (watch.clone(), terms.clone());
+            let taken = self
+                .writing(move |tx| Backlog::open(tx, &watch)?.take(&asking))
+                .await?;
+            match taken {
+                Taken::Batch(batch) => return Ok(Some(batch)),
+                Taken::Nothing => return Ok(None),
+                Taken::MoreToMove => terms.asked = Instant::now(),
+            }
+        }
     }
 
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
@@ -87,6 +121,7 @@ impl WatchStore for SqliteStore {
         let watch = watch.clone();
         self.writing(move |tx| {
             require(tx, &watch)?;
+            tracking::ensure_state(tx)?;
             let count = tx
                 .execute(
                     &format!(
@@ -110,25 +145,30 @@ impl WatchStore for SqliteStore {
     }
 
     async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let loaded = watch.clone();
         let watch = watch.clone();
         self.writing(move |tx| {
+            tracking::keep_up(tx, &watch)?;
             let tracked = Tracked::load(tx, watch.table_id, &watch.name)?;
             tracked.ensure_leases(tx, &watch.leases_table)?;
             // What happened until now belongs to what is forgotten, but not for the others.
             Backlog::open(tx, &watch)?.shift(true)?;
             tx.execute(&format!("delete from {}", watch.leases_table), [])
                 .explained()?;
-            if from == WatchFrom::Beginning {
-                load(tx, &tracked, &watch.leases_table)?;
+            loading::forget(tx, &watch)?;
+            match from {
+                WatchFrom::Beginning => loading::begin(tx, &watch, &tracked),
+                WatchFrom::Now => Ok(()),
             }
-            Ok(())
         })
-        .await
+        .await?;
+        self.load(&loaded).await
     }
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let watch = watch.clone();
         self.writing(move |tx| {
+            tracking::ensure_state(tx)?;
             let gone = tx
                 .execute(
                     "delete from changefeed_watch where name = ?1",
@@ -143,6 +183,7 @@ impl WatchStore for SqliteStore {
                 [&watch.function_id],
             )
             .explained()?;
+            loading::forget(tx, &watch)?;
             tx.execute_batch(&format!(
                 "drop view if exists {}; drop table if exists {}",
                 backlog_view(&watch.function_id),
@@ -163,20 +204,58 @@ impl WatchStore for SqliteStore {
         })
         .await
     }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        let watches = self.watches().await?;
+        self.reading(move |tx| {
+            let found: Result<Vec<_>> = watches
+                .iter()
+                .map(|watch| tracking::findings(tx, watch))
+                .collect();
+            Ok(found?.into_iter().flatten().collect())
+        })
+        .await
+    }
 }
 
 fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     let function_id = spec.name.function_id();
-    let known: Option<i64> = tx
+    let known: Option<(i64, Option<String>, bool)> = tx
         .query_row(
-            "select table_id from changefeed_watch where name = ?1",
+            "select table_id, definition, columns from changefeed_watch where name = ?1",
             [spec.name.as_str()],
-            |row| row.get(0),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
         .optional()
         .explained()?;
-    let tracked = Tracked::ensure(tx, &spec.table)?;
-    if let Some(table_id) = known
+    let definition = spec
+        .definition
+        .as_ref()
+        .map(serde_json::to_string)
+        .transpose()
+        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
+    let defined = known.as_ref().and_then(|(_, defined, _)| defined.as_ref());
+    if definition.is_some() && defined.is_some() && defined != definition.as_ref() && !spec.replace
+    {
+        return Err(spec.defined_already());
+    }
+    tracking::ensure_state(tx)?;
+    // An instance that does not ask for columns leaves them to those that do.
+    let columns =
+        spec.columns || definition.is_none() && known.as_ref().is_some_and(|(_, _, c)| *c);
+    let wants = Wants {
+        function_id: &function_id,
+        columns,
+    };
+    let found = Tracked::ensure(tx, &spec.table, &wants);
+    if let (Err(error), Some((table_id, ..))) = (&found, &known)
+        && error.kind() == Kind::NotFound
+    {
+        // Says so, if that was dropped.
+        Tracked::load(tx, *table_id, &spec.name)?;
+    }
+    let tracked = found?;
+    if let Some((table_id, ..)) = known
         && table_id != tracked.table_id
     {
         let other = Tracked::load(tx, table_id, &spec.name)
@@ -202,23 +281,19 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         drain(tx, &watch)?;
     }
     tracked.ensure_leases(tx, &watch.leases_table)?;
-    let definition = spec
-        .definition
-        .as_ref()
-        .map(serde_json::to_string)
-        .transpose()
-        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
     tx.execute(
         &format!(
-            "insert into changefeed_watch (name, function_id, table_id, definition, created_at) \
-             values (?1, ?2, ?3, ?4, {NOW}) on conflict (name) do update \
-             set definition = coalesce(excluded.definition, definition)"
+            "insert into changefeed_watch \
+               (name, function_id, table_id, definition, columns, created_at) \
+             values (?1, ?2, ?3, ?4, ?5, {NOW}) on conflict (name) do update \
+             set definition = coalesce(excluded.definition, definition), columns = excluded.columns"
         ),
         params![
             spec.name.as_str(),
             watch.function_id,
             watch.table_id,
-            definition
+            definition,
+            columns
         ],
     )
     .explained()?;
@@ -231,7 +306,7 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     )
     .explained()?;
     if known.is_none() && spec.from == WatchFrom::Beginning {
-        load(tx, &tracked, &watch.leases_table)?;
+        loading::begin(tx, &watch, &tracked)?;
     }
     view(tx, &watch, &tracked)?;
     Ok(watch)
@@ -255,43 +330,12 @@ fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
                 function_id,
                 ..watch.clone()
             };
-            Backlog::open(tx, &other)?.shift(true)
+            Backlog::open(tx, &other)?.shift(true).map(drop)
         }
         None => tx
             .execute_batch(&format!("delete from {}", log_name(watch.table_id)))
             .explained(),
     }
-}
-
-/// Puts all existing rows into the backlog of a function that begins with them.
-fn load(tx: &Connection, tracked: &Tracked, leases: &str) -> Result<()> {
-    let keys = tracked.keys("").join(", ");
-    let not_null: Vec<String> = tracked
-        .keys("")
-        .into_iter()
-        .map(|k| format!("{k} is not null"))
-        .collect();
-    tx.execute(
-        &format!(
-            "insert or ignore into {leases} \
-               ({keys}, _changefeed_change_version, _changefeed_operation) \
-             select {keys}, (select version from changefeed_watch_counter) \
-               + row_number() over (order by {keys}), 0 from {} where {}",
-            tracked.table.sql(),
-            not_null.join(" and ")
-        ),
-        [],
-    )
-    .explained()?;
-    tx.execute(
-        &format!(
-            "update changefeed_watch_counter set version = max(version, \
-             coalesce((select max(_changefeed_change_version) from {leases}), 0))"
-        ),
-        [],
-    )
-    .explained()?;
-    Ok(())
 }
 
 /// The one-row view for autoscalers.
@@ -301,7 +345,12 @@ fn view(tx: &Connection, watch: &Watch, tracked: &Tracked) -> Result<()> {
         "drop view if exists {name}; create view {name} as \
          select unprocessed, leased, parked, (unprocessed + 999) / 1000 as suggested_workers \
          from ({})",
-        counts(tracked.table.key.len(), watch, &tracked.keys("q."))
+        counts(
+            tracked.table.key.len(),
+            watch,
+            &tracked.keys("q."),
+            Noted::Somewhere
+        )
     );
     tx.execute_batch(&sql).explained()
 }
@@ -311,20 +360,33 @@ fn backlog_view(function_id: &str) -> String {
 }
 
 /// What a function still has to process, as a query. Counts what nobody has moved yet too.
-fn counts(key: usize, watch: &Watch, own_key: &[String]) -> String {
+fn counts(key: usize, watch: &Watch, own_key: &[String], noted: Noted) -> String {
     let keys = crate::capture::key_columns("l.", key);
     let same = crate::capture::pairs(own_key, "=", &keys, " and ");
+    let leases = &watch.leases_table;
+    let noted = match noted {
+        Noted::Somewhere => format!(
+            "(select count(*) from (select distinct {} from {} l \
+              where not exists (select 1 from {leases} q \
+                where {same} and q._changefeed_parked_time is null)))",
+            keys.join(", "),
+            log_name(watch.table_id)
+        ),
+        Noted::Nowhere => "0".to_owned(),
+    };
     format!(
-        "select (select count(*) from {0} where _changefeed_parked_time is null) \
-           + (select count(*) from (select distinct {1} from {2} l \
-              where not exists (select 1 from {0} q \
-                where {same} and q._changefeed_parked_time is null))) as unprocessed, \
-         (select count(*) from {0} where _changefeed_lease_expiration_time > {NOW}) as leased, \
-         (select count(*) from {0} where _changefeed_parked_time is not null) as parked",
-        watch.leases_table,
-        keys.join(", "),
-        log_name(watch.table_id)
+        "select (select count(*) from {leases} where _changefeed_parked_time is null) \
+           + {noted} as unprocessed, \
+         (select count(*) from {leases} where _changefeed_lease_expiration_time > {NOW}) as leased, \
+         (select count(*) from {leases} where _changefeed_parked_time is not null) as parked"
     )
+}
+
+/// Whether there is a table with noted changes; somebody may have deleted it.
+#[derive(Clone, Copy)]
+enum Noted {
+    Somewhere,
+    Nowhere,
 }
 
 /// Refuses to work with a watch that is gone.
@@ -407,28 +469,38 @@ fn stored(tx: &Connection, row: &Row<'_>) -> Result<Watch> {
 }
 
 fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
-    let known: Option<(i64, Option<i64>)> = tx
+    let known: bool = tx
         .query_row(
-            &format!(
-                "select coalesce(s.last_sync_version, 0), {NOW} - s.last_access_time \
-                 from changefeed_watch w left join changefeed_global_state s \
-                   on s.function_id = w.function_id and s.table_id = w.table_id \
-                 where w.name = ?1"
-            ),
+            "select exists (select 1 from changefeed_watch where name = ?1)",
             [watch.name.as_str()],
+            |row| row.get(0),
+        )
+        .explained()?;
+    if !known {
+        return Err(watch.name.unknown());
+    }
+    let state: Option<(i64, i64)> = if tracking::exists(tx, "changefeed_global_state")? {
+        tx.query_row(
+            &format!(
+                "select last_sync_version, {NOW} - last_access_time \
+                 from changefeed_global_state where function_id = ?1 and table_id = ?2"
+            ),
+            params![watch.function_id, watch.table_id],
             |row| Ok((row.get(0)?, row.get(1)?)),
         )
         .optional()
-        .explained()?;
-    let (last_sync_version, idle_ms) = known.ok_or_else(|| watch.name.unknown())?;
+        .explained()?
+    } else {
+        None
+    };
     let mut status = WatchStatus {
         watch,
         unprocessed: 0,
         leased: 0,
         parked: 0,
         last_error: None,
-        last_sync_version,
-        idle_ms,
+        last_sync_version: state.map_or(0, |(version, _)| version),
+        idle_ms: state.map(|(_, idle)| idle),
         suggested_workers: 0,
         parked_changes: Vec::new(),
     };
@@ -439,7 +511,11 @@ fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
     if !functions(tx, watch.table_id)?.contains(&watch.leases_table) {
         return Ok(status);
     }
-    let counts = counts(tracked.table.key.len(), watch, &tracked.keys("q."));
+    let noted = match tracking::exists(tx, &tracked.log())? {
+        true => Noted::Somewhere,
+        false => Noted::Nowhere,
+    };
+    let counts = counts(tracked.table.key.len(), watch, &tracked.keys("q."), noted);
     (status.unprocessed, status.leased, status.parked) = tx
         .query_row(&counts, [], |row| {
             Ok((row.get(0)?, row.get(1)?, row.get(2)?))

@@ -529,6 +529,37 @@ begin
 end;
 GO
 
+-- What STRING_ESCAPE and JSON_VALUE do on SQL Server. Babelfish escapes bytes instead of characters,
+-- makes NULL of an empty text, and takes no escape back; a backslash that REPLACE puts in has to be
+-- doubled there.
+--@babelfish create function changefeed.json_escape (@text nvarchar(max), @kind nvarchar(20)) returns nvarchar(max) as
+--@babelfish begin
+--@babelfish     if @text is null return null;
+--@babelfish     declare @code int = 1;
+--@babelfish     set @text = replace(replace(@text, N'\', N'\\\\'), N'"', N'\"');
+--@babelfish     set @text = replace(replace(replace(@text, nchar(9), N'\t'), nchar(10), N'\n'), nchar(13), N'\r');
+--@babelfish     while @code < 32
+--@babelfish     begin
+--@babelfish         set @text = replace(@text, nchar(@code), N'\u00' + substring(N'01', @code / 16 + 1, 1) + substring(N'0123456789abcdef', @code % 16 + 1, 1));
+--@babelfish         set @code = @code + 1;
+--@babelfish     end;
+--@babelfish     return @text;
+--@babelfish end;
+GO
+--@babelfish create function changefeed.json_text (@json nvarchar(max), @path nvarchar(200)) returns nvarchar(max) as
+--@babelfish begin
+--@babelfish     declare @code int = 1, @text nvarchar(max) = json_value(@json, @path);
+--@babelfish     set @text = replace(replace(@text, N'\\', nchar(1)), N'\"', N'"');
+--@babelfish     set @text = replace(replace(replace(replace(@text, N'\t', nchar(9)), N'\n', nchar(10)), N'\r', nchar(13)), N'\/', N'/');
+--@babelfish     while @code < 32
+--@babelfish     begin
+--@babelfish         if @code > 1 set @text = replace(@text, N'\u00' + substring(N'01', @code / 16 + 1, 1) + substring(N'0123456789abcdef', @code % 16 + 1, 1), nchar(@code));
+--@babelfish         set @code = @code + 1;
+--@babelfish     end;
+--@babelfish     return replace(replace(@text, N'\u0001', nchar(2)), nchar(1), N'\\');
+--@babelfish end;
+GO
+
 -- A trigger that publishes to a feed that is gone would fail the application's writes.
 create trigger changefeed.feed_delete on changefeed.feed after delete as
 begin

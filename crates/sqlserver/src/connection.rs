@@ -24,7 +24,8 @@ const SESSION: &str = "set nocount on; set xact_abort on; set implicit_transacti
      set ansi_nulls on; set ansi_padding on; set ansi_warnings on; set arithabort on; \
      set concat_null_yields_null on; set quoted_identifier on; set numeric_roundabort off; \
      set dateformat ymd; set datefirst 7; set lock_timeout 30000; \
-     set transaction isolation level read committed";
+     set transaction isolation level read committed; \
+     select case when @@version like '%Babelfish%' then 1 else 0 end";
 
 /// A pool of connections.
 pub(crate) type Pool = managed::Pool<Manager>;
@@ -36,6 +37,7 @@ pub(crate) type Parameter<'a> = &'a dyn ToSql;
 /// leaves it unusable, and it is thrown away.
 pub struct Connection {
     client: Client<Compat<TcpStream>>,
+    platform: Platform,
     used: Instant,
     /// Whether the last call was answered to its end, and no transaction is open.
     whole: bool,
@@ -48,11 +50,15 @@ impl Connection {
         let client = target.connect().await?;
         let mut connection = Connection {
             client,
+            platform: Platform::SqlServer,
             used: Instant::now(),
             whole: true,
             depth: 0,
         };
-        connection.batch(SESSION).await?;
+        let rows = connection.call(SESSION).await?;
+        if rows.first().and_then(|row| row.get::<i32, _>(0)) == Some(1) {
+            connection.platform = Platform::Babelfish;
+        }
         Ok(connection)
     }
 
@@ -83,6 +89,7 @@ impl Connection {
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
         self.whole = false;
+        let sql = self.platform.statement(sql);
         let answer = match self.client.query(sql, parameters).await {
             Ok(stream) => stream.into_results().await,
             Err(error) => Err(error),
@@ -129,6 +136,7 @@ impl Connection {
     /// All results of a batch without parameters.
     pub async fn simple(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
         self.whole = false;
+        let sql = self.platform.statement(sql);
         let answer = match self.client.simple_query(sql).await {
             Ok(stream) => QueryStream::into_results(stream).await,
             Err(error) => Err(error),
@@ -149,8 +157,13 @@ impl Connection {
 
     /// Runs a script, batch by batch.
     pub(crate) async fn script(&mut self, script: &str) -> Result<()> {
-        for batch in batches(script) {
-            self.batch(&batch).await?;
+        for batch in batches(&self.platform.script(script)) {
+            self.whole = false;
+            let answer = match self.client.simple_query(batch).await {
+                Ok(stream) => QueryStream::into_results(stream).await,
+                Err(error) => Err(error),
+            };
+            self.answered(answer).map_err(db)?;
         }
         Ok(())
     }
@@ -179,17 +192,8 @@ impl Connection {
     }
 
     /// Which server this is.
-    pub(crate) async fn platform(&mut self) -> Result<Platform> {
-        let row = self
-            .one(
-                "select case when @@version like '%Babelfish%' then 1 else 0 end",
-                &[],
-            )
-            .await?;
-        Ok(match row.get::<i32, _>(0) {
-            Some(1) => Platform::Babelfish,
-            _ => Platform::SqlServer,
-        })
+    pub fn platform(&self) -> Platform {
+        self.platform
     }
 
     fn answered<T>(

@@ -10,7 +10,6 @@ use changefeed_core::{
 
 use crate::capture;
 use crate::condition::{Condition, Row};
-use crate::platform::Platform;
 use crate::source::{Column, Table};
 use crate::{json, quote};
 
@@ -212,7 +211,7 @@ impl<'a> Plan<'a> {
     }
 
     /// The database trigger as SQL; none if only people make events.
-    pub(crate) fn trigger(&self, platform: Platform) -> Result<Option<String>> {
+    pub(crate) fn trigger(&self) -> Result<Option<String>> {
         if !self.captures() {
             return Ok(None);
         }
@@ -245,7 +244,7 @@ impl<'a> Plan<'a> {
         };
         let schema = self.table.name.schema.as_deref().unwrap_or("dbo");
         Ok(Some(fill(
-            &platform.adapt(include_str!("sql/event_capture.sql")),
+            include_str!("sql/event_capture.sql"),
             &[
                 ("schema", &quote::identifier(schema)),
                 ("trigger", &quote::identifier(&trigger_name(self.id))),

@@ -85,13 +85,9 @@ impl SqlServerStore {
             })
             .collect();
         let lease = Span::of(lease);
-        let sql = self
-            .inner
-            .platform
-            .adapt(include_str!("sql/event_claim.sql"));
         let rows = self
             .patiently(
-                &sql,
+                include_str!("sql/event_claim.sql"),
                 &[
                     &serde_json::Value::from(document).to_string(),
                     &owner,

@@ -41,7 +41,7 @@ struct Look {
 }
 
 impl Look {
-    async fn at(connection: &mut Connection, row: &Row, platform: Platform) -> Result<Self> {
+    async fn at(connection: &mut Connection, row: &Row) -> Result<Self> {
         let trigger = trigger(row)?;
         let table_id: i32 = row.get(5).unwrap_or_default();
         let table = Table::load(connection, table_id).await?;
@@ -94,7 +94,7 @@ impl Look {
             &table,
             look.around.clone(),
         )
-        .and_then(|plan| plan.trigger(platform));
+        .and_then(|plan| plan.trigger());
         look.table = Some(table);
         Ok(look)
     }
@@ -195,7 +195,7 @@ impl SqlServerStore {
         };
         let id = look.trigger.id;
         let plan = Plan::of(id, &look.definition, table, look.around.clone())?;
-        let wanted = plan.trigger(self.inner.platform)?;
+        let wanted = plan.trigger()?;
         let mut connection = self.connection().await?;
         connection.begin().await?;
         let done = async {
@@ -246,7 +246,7 @@ impl SqlServerStore {
             .await?;
         let mut looks = Vec::new();
         for row in &rows {
-            match Look::at(&mut connection, row, self.inner.platform).await {
+            match Look::at(&mut connection, row).await {
                 Ok(look) => looks.push(look),
                 // One that cannot be looked at must not hide the others.
                 Err(error) if error.kind() != Kind::Unavailable => {

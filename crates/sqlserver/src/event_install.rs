@@ -56,16 +56,24 @@ pub(crate) async fn install(
     patience: Patience,
 ) -> Result<()> {
     check_times(connection, plan).await?;
-    let trigger = plan.trigger(platform)?;
+    let trigger = plan.trigger()?;
     uninstall(connection, plan.id, patience).await?;
-    let sql = format!(
-        "update changefeed.event_trigger set capture_sql = {} where trigger_id = @P1",
-        quote::nullable(trigger.as_deref())
-    );
-    connection.execute(&sql, &[&plan.id.0]).await?;
     let Some(trigger) = trigger else {
+        connection
+            .execute(
+                "update changefeed.event_trigger set capture_sql = null where trigger_id = @P1",
+                &[&plan.id.0],
+            )
+            .await?;
         return Ok(());
     };
+    // As a parameter: a statement may be changed for its server, and this is compared later.
+    connection
+        .execute(
+            "update changefeed.event_trigger set capture_sql = @P2 where trigger_id = @P1",
+            &[&plan.id.0, &trigger],
+        )
+        .await?;
     wait_for_writers(connection, patience.milliseconds()).await?;
     connection
         .batch(&trigger)

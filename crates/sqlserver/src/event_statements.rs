@@ -3,18 +3,18 @@
 
 use changefeed_core::{
     Capture, Delivery, EventFilter, EventStatus, FeedBinding, FeedId, OrderBy, TableName,
-    TriggerDefinition, TriggerId, Updates, fill,
+    TriggerDefinition, TriggerId, Updates,
 };
 
 use crate::event_capture::{Around, Binding, Plan};
-use crate::platform::Platform;
 use crate::source::{Column, Table};
 use crate::{event_backfill, event_log, quote};
 
 /// Statements that are the same for every table.
-const FIXED: [(&str, &str); 12] = [
+const FIXED: [(&str, &str); 13] = [
     ("event_claim", include_str!("sql/event_claim.sql")),
     ("event_taken", include_str!("sql/event_taken.sql")),
+    ("event_invoke", include_str!("sql/event_invoke.sql")),
     ("event_renew", include_str!("sql/event_renew.sql")),
     ("event_release", include_str!("sql/event_release.sql")),
     ("event_finish", include_str!("sql/event_finish.sql")),
@@ -33,22 +33,11 @@ const FIXED: [(&str, &str); 12] = [
     ),
 ];
 
-/// A name, and SQL.
-pub type Statement = (String, String);
-
-/// Tables by name, as SQL that creates them, and what is generated for event triggers on them.
-pub fn event_statements() -> (Vec<Statement>, Vec<Statement>) {
-    let mut tables = Vec::new();
-    let mut statements: Vec<Statement> = FIXED
+/// Each with a name. The tables they are about are made by statements before them.
+pub fn event_statements() -> Vec<(String, String)> {
+    let mut statements: Vec<(String, String)> = FIXED
         .map(|(name, sql)| (name.to_owned(), sql.to_owned()))
         .into();
-    statements.push((
-        "event_invoke".to_owned(),
-        fill(
-            include_str!("sql/event_invoke.sql"),
-            &[("trigger_id", "1"), ("payload", "N'{}'")],
-        ),
-    ));
     let filter = EventFilter {
         trigger: "t".parse().ok(),
         status: Some(EventStatus::Error),
@@ -64,7 +53,7 @@ pub fn event_statements() -> (Vec<Statement>, Vec<Statement>) {
         event_log::redelivering(&filter),
     ));
     for (at, table) in hard_tables().into_iter().enumerate() {
-        tables.push((table.name.to_string(), create(&table)));
+        statements.push((format!("table {}", table.name), create(&table)));
         for (kind, definition, around) in definitions(&table) {
             let id = TriggerId(i32::try_from(at).unwrap_or_default() + 1);
             let plan = match Plan::of(id, &definition, &table, around) {
@@ -73,7 +62,7 @@ pub fn event_statements() -> (Vec<Statement>, Vec<Statement>) {
                 Err(_) => continue,
             };
             let name = |what: &str| format!("{what} of {} ({kind})", table.name);
-            if let Ok(Some(trigger)) = plan.trigger(Platform::SqlServer) {
+            if let Ok(Some(trigger)) = plan.trigger() {
                 statements.push((name("event trigger"), trigger));
             }
             if !table.key.is_empty()
@@ -83,7 +72,7 @@ pub fn event_statements() -> (Vec<Statement>, Vec<Statement>) {
             }
         }
     }
-    (tables, statements)
+    statements
 }
 
 fn create(table: &Table) -> String {
@@ -247,8 +236,7 @@ mod tests {
 
     #[test]
     fn every_blank_is_filled() {
-        let (tables, statements) = event_statements();
-        assert_eq!(tables.len(), 4);
+        let statements = event_statements();
         // One table has a column of that name, and a blank would be left of others.
         for (name, sql) in statements {
             for blank in [
@@ -266,10 +254,10 @@ mod tests {
 
     #[test]
     fn a_table_without_a_key_is_not_captured_wrongly() {
-        let (_, statements) = event_statements();
+        let statements = event_statements();
         let of_keyless: Vec<&String> = statements
             .iter()
-            .filter(|(name, _)| name.contains("event_keyless"))
+            .filter(|(name, _)| name.contains("trigger of dbo.event_keyless"))
             .map(|(_, sql)| sql)
             .collect();
         assert!(!of_keyless.is_empty());

@@ -54,11 +54,9 @@ impl EventStore for SqlServerStore {
             .map(outcome)
             .collect();
         let document = Value::from(document).to_string();
-        let sql = self
-            .inner
-            .platform
-            .adapt(include_str!("sql/event_finish.sql"));
-        let rows = self.patiently(&sql, &[&document]).await?;
+        let rows = self
+            .patiently(include_str!("sql/event_finish.sql"), &[&document])
+            .await?;
         Ok(rows.iter().map(claim_of).collect())
     }
 

@@ -59,13 +59,8 @@ fn value(column: &Column, alias: &str) -> String {
         | "uniqueidentifier" | "binary" | "varbinary" | "timestamp" | "rowversion" | "image" => {
             format!("'\"' + {plain} + '\"'")
         }
-        _ => format!("N'\"' + {} + N'\"'", escaped(&plain)),
+        _ => format!("N'\"' + string_escape({plain}, 'json') + N'\"'"),
     }
-}
-
-/// A text for a JSON string. Babelfish escapes an empty text to NULL.
-fn escaped(text: &str) -> String {
-    format!("isnull(string_escape({text}, 'json'), left({text}, 0))")
 }
 
 /// The columns of a row as a JSON object.
@@ -85,7 +80,7 @@ pub(crate) fn array<'a>(columns: impl IntoIterator<Item = &'a Column>, alias: &s
     let mut parts = Vec::new();
     for (place, column) in columns.into_iter().enumerate() {
         parts.push(quote::literal(if place == 0 { "\"" } else { "\",\"" }));
-        parts.push(escaped(&text(column, alias)));
+        parts.push(format!("string_escape({}, 'json')", text(column, alias)));
     }
     parts.push(quote::literal("\""));
     enclosed("[", parts, "]")

@@ -42,7 +42,7 @@ use changefeed_core::{Result, WakeHub};
 pub use connect::Target;
 pub use connection::Connection;
 pub use consumers::advance_consumer;
-pub use event_statements::{Statement, event_statements};
+pub use event_statements::event_statements;
 pub use platform::Platform;
 pub use schema::migration_script;
 pub use tiberius;
@@ -69,9 +69,7 @@ impl SqlServerStore {
     /// and not later.
     pub async fn connect(url: &str) -> Result<Self> {
         let pool = connection::pool(Target::parse(url)?)?;
-        let mut first = connection::get(&pool).await?;
-        let platform = first.platform().await?;
-        drop(first);
+        let platform = connection::get(&pool).await?.platform();
         Ok(SqlServerStore {
             inner: Arc::new(Inner {
                 pool,

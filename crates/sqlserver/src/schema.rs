@@ -65,7 +65,7 @@ impl SchemaStore for SqlServerStore {
         for (version, sql) in MIGRATIONS {
             if pending.contains(&version) {
                 connection
-                    .script(&self.inner.platform.adapt(sql))
+                    .script(sql)
                     .await
                     .map_err(|error| explain(version, error))?;
             }

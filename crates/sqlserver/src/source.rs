@@ -67,10 +67,17 @@ pub(crate) struct Table {
 impl Table {
     /// Looks a table up by name, in the user's default schema if none is given.
     pub(crate) async fn find(connection: &mut Connection, name: &TableName) -> Result<Table> {
-        let row = connection
-            .one("select object_id(@P1)", &[&quote::table(name)])
+        let rows = connection
+            .query(
+                "select top (1) convert(int, o.object_id) from sys.objects o \
+                 where o.name = @P1 and o.type in ('U', 'V') \
+                   and schema_name(o.schema_id) in (@P2, schema_name(), N'dbo') \
+                   and (@P2 = N'' or schema_name(o.schema_id) = @P2) \
+                 order by case when schema_name(o.schema_id) = schema_name() then 0 else 1 end",
+                &[&name.name, &name.schema.as_deref().unwrap_or_default()],
+            )
             .await?;
-        match row.get::<i32, _>(0) {
+        match rows.first().and_then(|row| row.get::<i32, _>(0)) {
             Some(id) => Table::load(connection, id)
                 .await?
                 .ok_or_else(|| missing(name)),

@@ -99,20 +99,29 @@ impl TriggerStore for SqlServerStore {
             .advise("create it with --manual, or replace it by one that has it"));
         }
         let mut connection = self.connection().await?;
-        // As a batch: see `Connection::call`.
-        let sql = changefeed_core::fill(
-            include_str!("sql/event_invoke.sql"),
-            &[
-                ("trigger_id", &trigger.id.0.to_string()),
-                ("payload", &quote::literal(payload.get())),
-            ],
-        );
-        let rows = connection.call(&sql).await?;
-        let row = rows.first().ok_or_else(|| gone(trigger))?;
-        Ok(EventId::new(
-            row.get(0).unwrap_or_default(),
-            EventSalt::new(row.get(1).unwrap_or_default()),
-        ))
+        connection.begin().await?;
+        let rows = connection
+            .query(
+                include_str!("sql/event_invoke.sql"),
+                &[&trigger.id.0, &payload.get()],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            connection.rollback().await?;
+            return Err(gone(trigger));
+        };
+        let change_id: i64 = row.get(0).unwrap_or_default();
+        if let Some(feed) = row.get::<i16, _>(2) {
+            // As a batch: see `Connection::call`.
+            let publish = format!(
+                "insert into changefeed.change (feed_id, shard, change_id) \
+                 values ({feed}, 0, {change_id})"
+            );
+            connection.batch(&publish).await?;
+        }
+        connection.commit().await?;
+        let salt = EventSalt::new(row.get(1).unwrap_or_default());
+        Ok(EventId::new(change_id, salt))
     }
 
     async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {

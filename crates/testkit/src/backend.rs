@@ -131,6 +131,8 @@ pub struct Words {
     pub ulid_type: &'static str,
     /// Pretends that a newer version of ours was installed.
     pub install_newer: &'static str,
+    /// Whether names keep the case they were written in.
+    pub keeps_case: bool,
     /// Whether the database has two-phase commit.
     pub two_phase: bool,
     /// What a writer says about itself within a transaction, before it writes.

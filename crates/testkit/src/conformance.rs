@@ -22,6 +22,7 @@ pub mod triggers;
 pub mod trim;
 pub mod ulids;
 pub mod wake;
+pub mod watch_columns;
 pub mod watch_leases;
 pub mod watch_promises;
 pub mod watch_tables;
@@ -255,6 +256,7 @@ macro_rules! conformance {
                 note_1_rows_changed_at_once_come_in_the_order_of_their_changes
                 note_2_changes_between_two_calls_are_one
                 note_3_rows_that_changed_again_come_after_those_that_did_not
+                note_3_holds_for_a_large_backlog
                 a_batch_has_at_most_its_size_and_the_rest_follows
                 a_changed_key_is_a_delete_and_an_insert
                 what_was_rolled_back_is_never_handed_over
@@ -273,6 +275,12 @@ macro_rules! conformance {
                 large_integers_and_all_columns_arrive_unharmed
                 a_table_that_is_renamed_or_altered_is_watched_on
                 uninstalling_removes_triggers_and_tables
+            }
+            watch_columns {
+                an_update_tells_the_columns_that_were_changed
+                columns_are_kept_until_they_were_handed_over
+                columns_are_noted_while_some_function_wants_them
+                a_renamed_column_is_told_by_its_name_of_today
             }
             watch_leases {
                 promise_9_a_leased_row_is_nobody_elses

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, RowOperation, Store, TableName, Take, Watch, WatchFrom, WatchSettings,
-    WatchSpec,
+    Batch, BatchOutcome, RowOperation, Store, TableName, Take, Watch, WatchSettings, WatchSpec,
 };
 use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use serde_json::Value;
@@ -30,12 +29,7 @@ pub fn quick() -> WatchSettings {
 
 /// A function on a table of the default schema.
 pub fn spec(name: &str, table: &str) -> WatchSpec {
-    WatchSpec {
-        name: name.parse().unwrap(),
-        table: TableName::unqualified(table),
-        from: WatchFrom::Now,
-        definition: None,
-    }
+    WatchSpec::new(name.parse().unwrap(), TableName::unqualified(table))
 }
 
 /// A fresh database with a table `orders (id integer primary key, note text)` that a function

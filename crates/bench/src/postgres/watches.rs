@@ -99,12 +99,10 @@ pub(super) async fn measure(
     let name: WatchName = "changefeed-bench".parse()?;
     forget(&*store, &name).await?;
     let watch = store
-        .open_watch(&WatchSpec {
-            name: name.clone(),
-            table: TableName::qualified("changefeed_bench", "tracked"),
-            from: WatchFrom::Now,
-            definition: None,
-        })
+        .open_watch(&WatchSpec::new(
+            name.clone(),
+            TableName::qualified("changefeed_bench", "tracked"),
+        ))
         .await?;
     let scene = Scene {
         scratch,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use changefeed::sqlite::rusqlite::Connection;
 use changefeed::{
-    CancellationToken, Closure, Result, RowChange, Store, TableName, Watch, WatchFrom, WatchName,
+    CancellationToken, Closure, Result, RowChange, Store, TableName, Watch, WatchName,
     WatchSettings, WatchSpec, Watcher,
 };
 
@@ -40,12 +40,10 @@ pub(super) async fn measure(
     scratch.run(REMOVE).await?;
     scratch.run(CREATE).await?;
     let watch = store
-        .open_watch(&WatchSpec {
-            name: name.clone(),
-            table: TableName::unqualified("changefeed_bench_tracked"),
-            from: WatchFrom::Now,
-            definition: None,
-        })
+        .open_watch(&WatchSpec::new(
+            name.clone(),
+            TableName::unqualified("changefeed_bench_tracked"),
+        ))
         .await?;
     let measured = measures(scratch, &store, &watch, scale, findings).await;
     forget(&*store, &name).await?;

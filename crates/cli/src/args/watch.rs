@@ -48,6 +48,9 @@ pub(crate) struct WatchTarget {
     /// Add its version to each change
     #[arg(long)]
     pub(crate) with_version: bool,
+    /// Add the columns that were changed to each update
+    #[arg(long)]
+    pub(crate) with_columns: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -138,6 +141,9 @@ pub(crate) struct WatchCreate {
     /// Where it begins: 'now', or 'beginning' for all rows that are there already
     #[arg(long, default_value = "now", value_name = "now|beginning")]
     pub(crate) from: WatchFrom,
+    /// Put this definition in the place of another one that the watch has
+    #[arg(long)]
+    pub(crate) replace: bool,
 }
 
 fn batch(text: &str) -> Result<usize, String> {

@@ -2,6 +2,7 @@
 
 use changefeed::{Changefeed, Error, Finding, Kind, Result, Setting, Severity, require_current};
 
+use crate::commands::watch::statuses;
 use crate::connect;
 use crate::output::Out;
 
@@ -10,6 +11,8 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     require_current(db.schema().await?)?;
     let mut findings = db.capture_findings().await?;
     findings.extend(deliveries(&db).await?);
+    findings.extend(db.store().watch_findings().await?);
+    findings.extend(backlogs(&db).await?);
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     for finding in &findings {
         if out.is_json() {
@@ -106,6 +109,57 @@ async fn deliveries(db: &Changefeed) -> Result<Vec<Finding>> {
                 subject,
                 format!("{} events wait, some of them for too long", state.pending),
                 "run `changefeed serve` or `changefeed deliver`, or more of them".to_owned(),
+            );
+        }
+    }
+    Ok(findings)
+}
+
+/// What keeps changes of watched tables from being processed.
+async fn backlogs(db: &Changefeed) -> Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    for status in statuses(db).await? {
+        let name = &status.watch.name;
+        let mut add = |message: String, advice: String| {
+            findings.push(Finding {
+                severity: Severity::Warning,
+                subject: format!("watch {name}"),
+                message,
+                advice: Some(advice),
+            });
+        };
+        if status.parked > 0 {
+            add(
+                format!("{} changes were given up", status.parked),
+                format!(
+                    "`changefeed watch show {name}` shows them, `changefeed watch retry {name}` \
+                     tries again"
+                ),
+            );
+        }
+        if status.unprocessed > 0 && status.idle_ms.is_none_or(|ms| ms > 60_000) {
+            add(
+                format!("{} changes wait, and nobody is at work", status.unprocessed),
+                match &status.watch.definition {
+                    Some(_) => "run `changefeed serve`".to_owned(),
+                    None => format!(
+                        "run `changefeed watch {} --name {name} …`",
+                        status.watch.table
+                    ),
+                },
+            );
+        }
+        let variable = status
+            .watch
+            .definition
+            .as_ref()
+            .and_then(|d| d.secret_env.as_ref());
+        if let Some(variable) = variable
+            && std::env::var_os(variable).is_none()
+        {
+            add(
+                format!("it needs the environment variable {variable}, which is not set here"),
+                "set it where `changefeed serve` runs".to_owned(),
             );
         }
     }

@@ -60,10 +60,11 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
     };
     function_of(&args.name, &checked, WebhookOptions::default())?;
     let spec = WatchSpec {
-        name: args.name,
-        table: db.table(&args.table)?,
         from: args.from,
+        columns: definition.with_columns,
         definition: Some(definition),
+        replace: args.replace,
+        ..WatchSpec::new(args.name, db.table(&args.table)?)
     };
     let watch = db.store().open_watch(&spec).await?;
     if out.is_json() {
@@ -90,6 +91,7 @@ fn definition(target: &WatchTarget, settings: &WatchSettingsArgs) -> WatchDefini
         renewal_ms: Some(ms(chosen.renewal)),
         attempts: Some(chosen.attempts),
         with_version: target.with_version,
+        with_columns: target.with_columns,
     }
 }
 

@@ -1,13 +1,16 @@
 //! Batches of a watch as requests to a webhook: signed, guarded and limited like those of events.
 
+use std::fmt::Write;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, Delivery, Error, Outcome, Result, Retry, Setting, WatchDefinition, WatchName, batch_json,
+    Batch, BatchFormat, Delivery, Error, Outcome, Result, Retry, Setting, WatchDefinition,
+    WatchName, batch_json,
 };
 use http::HeaderValue;
 use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
 
 use super::webhook::{Environment, Post, Target, WebhookClient};
 use crate::WatchFunction;
@@ -18,7 +21,7 @@ pub struct PostBatches {
     client: WebhookClient,
     target: Target,
     function_id: String,
-    with_version: bool,
+    format: BatchFormat,
 }
 
 impl PostBatches {
@@ -48,7 +51,7 @@ impl PostBatches {
             client,
             target: Target::prepare_for(&whose, &delivery, environment)?,
             function_id: name.function_id(),
-            with_version: definition.with_version,
+            format: definition.format(),
         })
     }
 }
@@ -59,13 +62,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 #[async_trait]
 impl WatchFunction for PostBatches {
     async fn call(&self, batch: &Batch) -> Result<(), String> {
-        let text = batch_json(&batch.changes, self.with_version).map_err(|e| e.to_string())?;
+        let text = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         let body = RawValue::from_string(text).map_err(|e| e.to_string())?;
-        // The same rows in the same versions are the same request, whichever attempt it is.
-        let id = format!(
-            "{}-{}-{}",
-            self.function_id, batch.versions.0, batch.versions.1
-        );
+        let id = id(&self.function_id, batch);
         let mut post = Post::json(&id, body);
         post.attempt = batch.attempt;
         post.headers
@@ -78,5 +77,57 @@ impl WatchFunction for PostBatches {
                 .error
                 .unwrap_or_else(|| "the webhook did not succeed".to_owned())),
         }
+    }
+}
+
+/// What receivers know a request by: the same rows in the same versions are the same request,
+/// whichever attempt it is, and any other set of rows is another.
+fn id(function_id: &str, batch: &Batch) -> String {
+    let mut hash = Sha256::new();
+    for change in &batch.changes {
+        hash.update(change.version.to_be_bytes());
+    }
+    let mut id = format!("{function_id}-");
+    for byte in &hash.finalize()[..16] {
+        let _ = write!(id, "{byte:02x}");
+    }
+    id
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use changefeed_core::{RowChange, RowOperation};
+
+    use super::*;
+
+    fn batch(attempt: u32, versions: &[i64]) -> Batch {
+        let change = |version| RowChange {
+            operation: RowOperation::Update,
+            item: RawValue::NULL.to_owned(),
+            version,
+            columns: None,
+        };
+        Batch {
+            generation: i64::from(attempt),
+            versions: (1, 3),
+            attempt,
+            changes: versions.iter().copied().map(change).collect(),
+            asked: Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_request_is_known_by_all_of_its_rows() {
+        let first = id("f", &batch(1, &[1, 3]));
+        assert_eq!(first, id("f", &batch(2, &[1, 3])));
+        assert_ne!(
+            first,
+            id("f", &batch(2, &[1, 2, 3])),
+            "a receiver would drop row 2"
+        );
+        assert_ne!(first, id("g", &batch(1, &[1, 3])));
+        assert_eq!(first.len(), "f-".len() + 32);
     }
 }

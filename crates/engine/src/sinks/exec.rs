@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use async_trait::async_trait;
-use changefeed_core::{Batch, batch_json};
+use changefeed_core::{Batch, BatchFormat, batch_json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
@@ -16,15 +16,15 @@ const KEPT: usize = 2000;
 #[derive(Debug, Clone)]
 pub struct Exec {
     command: String,
-    with_version: bool,
+    format: BatchFormat,
 }
 
 impl Exec {
     /// A command, as a shell understands it.
-    pub fn new(command: impl Into<String>, with_version: bool) -> Self {
+    pub fn new(command: impl Into<String>, format: BatchFormat) -> Self {
         Exec {
             command: command.into(),
-            with_version,
+            format,
         }
     }
 }
@@ -32,7 +32,7 @@ impl Exec {
 #[async_trait]
 impl WatchFunction for Exec {
     async fn call(&self, batch: &Batch) -> Result<(), String> {
-        let mut input = batch_json(&batch.changes, self.with_version).map_err(|e| e.to_string())?;
+        let mut input = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         input.push('\n');
         let mut command = shell(&self.command);
         command
@@ -145,7 +145,11 @@ mod tests {
 
     #[tokio::test]
     async fn exit_0_is_success_and_anything_else_is_kept_with_what_was_said() {
-        let call = async |command: &str| Exec::new(command, false).call(&batch()).await;
+        let call = async |command: &str| {
+            Exec::new(command, BatchFormat::default())
+                .call(&batch())
+                .await
+        };
         assert_eq!(call("test \"$(cat)\" = '[]'").await, Ok(()));
         assert_eq!(call("test $CHANGEFEED_ATTEMPT = 3").await, Ok(()));
         assert_eq!(
@@ -165,7 +169,7 @@ mod tests {
         let file = dir.path().join("pid");
         let exec = Exec::new(
             format!("sleep 600 & echo $! > {}; wait", file.display()),
-            false,
+            BatchFormat::default(),
         );
         let pid = {
             let batch = batch();

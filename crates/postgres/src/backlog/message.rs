@@ -26,9 +26,27 @@ impl Answer {
 
 /// Sends statements as one message and one transaction.
 pub(super) async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
+    exchange(client, sql).await.map_err(explain)
+}
+
+/// The same; if a value could not be read as its type, other statements are sent instead.
+pub(super) async fn send_or(
+    client: &Object,
+    sql: &str,
+    otherwise: impl FnOnce() -> String,
+) -> Result<Vec<Answer>> {
+    match exchange(client, sql).await {
+        Err(error) if error.code().is_some_and(|c| c.code().starts_with("22")) => {
+            send(client, &otherwise()).await
+        }
+        answers => answers.map_err(explain),
+    }
+}
+
+async fn exchange(client: &Object, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
-    for message in client.simple_query(sql).await.map_err(explain)? {
+    for message in client.simple_query(sql).await? {
         match message {
             SimpleQueryMessage::Row(row) => answer.rows.push(
                 (0..row.len())
@@ -55,6 +73,14 @@ fn explain(error: tokio_postgres::Error) -> Error {
         return Error::not_found("a key column of this watch has another type by now")
             .advise("start the watch again: its tables are brought to that type")
             .caused_by(error);
+    }
+    if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
+        return Error::new(
+            Kind::Busy,
+            "somebody keeps the watched table, or the lock of its workers, for long",
+        )
+        .advise("pg_locks shows who: the lock of the workers is an advisory one")
+        .caused_by(error);
     }
     if is_undefined(&error) {
         return Error::not_found("a table or column of this watch is not there any more")

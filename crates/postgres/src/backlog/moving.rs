@@ -7,7 +7,8 @@ use super::message::{Answer, unexpected};
 use super::{Backlog, Seen};
 use crate::error::db;
 use crate::template::fill;
-use crate::tracking::{Tracked, join, leases_name};
+use crate::tracking::{Tracked, leases_name};
+use crate::watch_key::join;
 
 /// Changes that are moved at a time where nobody waits; fewer than a draw of versions is good for.
 const ALL: usize = 1_000_000;
@@ -15,6 +16,14 @@ const ALL: usize = 1_000_000;
 /// Changes that are moved at a time: many enough to be cheap, few enough not to keep others from
 /// the table's lock for long.
 pub(super) const CHUNK: usize = 10_000;
+
+/// Whether keys that were noted as texts can be read. They can, unless the key has got another type
+/// since; to make sure of each of them is slow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Texts {
+    Trusted,
+    Doubted,
+}
 
 /// Which changes to move, as conditions that an index serves.
 pub(super) struct Range {
@@ -36,7 +45,7 @@ impl Range {
 impl Backlog {
     /// Moves all changes, within a transaction that holds the table's lock.
     pub(crate) async fn move_all(&self, client: &impl GenericClient) -> Result<()> {
-        let sql = self.move_sql(&Range::all(), ALL);
+        let sql = self.move_sql(&Range::all(), ALL, Texts::Doubted);
         loop {
             let row = client.query_one(&sql, &[]).await.map_err(db)?;
             if usize::try_from(row.get::<_, i64>(1)).is_ok_and(|moved| moved < ALL) {
@@ -46,36 +55,42 @@ impl Backlog {
     }
 
     /// Moves up to so many changes.
-    pub(super) fn move_sql(&self, range: &Range, chunk: usize) -> String {
+    pub(super) fn move_sql(&self, range: &Range, chunk: usize, texts: Texts) -> String {
         let tracked = &self.tracked;
-        fill(
-            include_str!("../sql/watch_move.sql"),
-            &[
-                ("log", &tracked.log()),
-                (
-                    "log_keys",
-                    &join(&tracked.key, ", ", |n, c| {
-                        format!(
-                            "case when l._changefeed_raw is null then l.{} else (l._changefeed_raw->>{})::{} end as k{n}",
-                            c.sql(),
-                            n - 1,
-                            c.type_sql
-                        )
-                    }),
-                ),
-                ("k", &join(&tracked.key, ", ", |n, _| format!("s.k{n}"))),
-                (
-                    "k_not_null",
-                    &join(&tracked.key, " and ", |n, _| format!("s.k{n} is not null")),
-                ),
-                ("table_id", &tracked.table_id.to_string()),
-                ("generation", &self.generation.to_string()),
-                ("range", &range.later),
-                ("finished", &range.finished),
-                ("chunk", &chunk.to_string()),
-                ("functions", &self.functions),
-            ],
-        )
+        let log_keys = join(&tracked.key, ", ", |n, c| {
+            let (text, type_sql) = (format!("l._changefeed_raw->>{}", n - 1), &c.type_sql);
+            let readable = match texts {
+                Texts::Trusted => "else".to_owned(),
+                Texts::Doubted => {
+                    format!("when changefeed.readable({text}, '{type_sql}'::regtype) then")
+                }
+            };
+            format!(
+                "case when l._changefeed_raw is null then l.{} {readable} ({text})::{type_sql} end \
+                 as k{n}",
+                c.sql()
+            )
+        });
+        let (keys, not_null) = (
+            join(&tracked.key, ", ", |n, _| format!("s.k{n}")),
+            join(&tracked.key, " and ", |n, _| format!("s.k{n} is not null")),
+        );
+        let (table_id, generation) = (tracked.table_id.to_string(), self.generation.to_string());
+        let (log, chunk) = (tracked.log(), chunk.to_string());
+        let mut places = vec![
+            ("log", log.as_str()),
+            ("log_keys", &log_keys),
+            ("k", &keys),
+            ("k_not_null", &not_null),
+            ("table_id", &table_id),
+            ("generation", &generation),
+            ("range", &range.later),
+            ("finished", &range.finished),
+            ("chunk", &chunk),
+            ("functions", &self.functions),
+        ];
+        places.extend(tracked.columns.moved());
+        fill(include_str!("../sql/watch_move.sql"), &places)
     }
 
     /// What may not have been moved yet.
@@ -118,6 +133,19 @@ impl Backlog {
             .map(|(xid, version)| (xid.to_owned(), version.to_owned()));
         let full = usize::try_from(count).is_ok_and(|count| count >= CHUNK);
         let stale = moved.number(3) != Some(self.generation);
+        if let Some(keys) = moved.text(4) {
+            tracing::error!(
+                table = %self.tracked.table.name, keys,
+                "changes were given up: their keys cannot be read as the type that the key has now"
+            );
+        }
+        if moved.text(5) == Some("t") {
+            tracing::warn!(
+                table = %self.tracked.table.name,
+                "the table was truncated by a transaction that may not have seen all rows: of those \
+                 committed after its snapshot no function is told"
+            );
+        }
         self.learn(|known| {
             known.stale |= stale;
             if stale {
@@ -139,20 +167,25 @@ impl Backlog {
 pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
     let mut sql = String::new();
     for (n, function_id) in functions.iter().enumerate() {
+        let (number, leases) = (n.to_string(), leases_name(function_id, tracked.table_id));
+        let same_key = join(&tracked.key, " and ", |k, c| {
+            format!("q.{} operator(pg_catalog.=) n.k{k}", c.sql())
+        });
+        let (keys, n_k) = (
+            tracked.keys(""),
+            join(&tracked.key, ", ", |k, _| format!("n.k{k}")),
+        );
+        let mut places = vec![
+            ("n", number.as_str()),
+            ("leases", &leases),
+            ("same_key", &same_key),
+            ("keys", &keys),
+            ("n_k", &n_k),
+        ];
+        places.extend(tracked.columns.folded());
         sql.push_str(&fill(
             include_str!("../sql/watch_move_function.sql"),
-            &[
-                ("n", &n.to_string()),
-                ("leases", &leases_name(function_id, tracked.table_id)),
-                (
-                    "same_key",
-                    &join(&tracked.key, " and ", |k, c| {
-                        format!("q.{} operator(pg_catalog.=) n.k{k}", c.sql())
-                    }),
-                ),
-                ("keys", &tracked.keys("")),
-                ("n_k", &join(&tracked.key, ", ", |k, _| format!("n.k{k}"))),
-            ],
+            &places,
         ));
     }
     sql

@@ -12,7 +12,7 @@ use super::message::{send, unexpected};
 use super::{Backlog, Leased, PLANNER};
 use crate::quote;
 use crate::template::fill;
-use crate::tracking::join;
+use crate::watch_key::join;
 
 /// How much is read at once at most, as JSON; what is more is given back.
 const BYTES_AT_ONCE: u32 = 16 * 1024 * 1024;
@@ -107,6 +107,7 @@ impl Backlog {
                 ("table_oid", &tracked.table.oid.to_string()),
                 ("signature", &quote::literal(&self.signature)),
                 ("row_columns", &self.row_columns),
+                ("columns", &tracked.columns.named(&tracked.table)),
                 ("bytes", &BYTES_AT_ONCE.to_string()),
                 (
                     "row_key",
@@ -137,11 +138,19 @@ impl Backlog {
                 return Err(Error::not_found("the table was altered"));
             }
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
+            let operation = RowOperation::from_number(number(operation)?)?;
+            let changed = columns
+                .next()
+                .filter(|_| operation == RowOperation::Update)
+                .map(|names| serde_json::from_str(&names))
+                .transpose()
+                .map_err(|_| unexpected())?;
             changes.push(RowChange {
-                operation: RowOperation::from_number(number(operation)?)?,
+                operation,
                 item: RawValue::from_string(item)
                     .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
                 version: number(version)?,
+                columns: changed,
             });
         }
         Ok(changes)

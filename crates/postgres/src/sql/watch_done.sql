@@ -5,6 +5,8 @@ update changefeed.{leases} q
 set _changefeed_change_version = nextval('changefeed.change_version'),
     _changefeed_operation = q._changefeed_newer_operation,
     _changefeed_newer_operation = null,
+    _changefeed_columns = q._changefeed_newer_columns,
+    _changefeed_newer_columns = null,
     _changefeed_attempt_count = 0,
     _changefeed_last_error = null,
     {unleased}

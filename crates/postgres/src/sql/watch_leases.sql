@@ -12,6 +12,10 @@ create table changefeed.{leases} (
     _changefeed_order                 bigint not null default 0,
     -- A change that came while the row was in process; it is handed over afterwards.
     _changefeed_newer_operation       smallint,
+    -- The numbers of the columns that were changed, and those of the newer change; null where that is
+    -- not known: then any column may have changed.
+    _changefeed_columns               smallint[],
+    _changefeed_newer_columns         smallint[],
     -- When a row that failed is tried again.
     _changefeed_retry_time            timestamptz,
     _changefeed_last_error            text,

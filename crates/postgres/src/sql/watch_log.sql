@@ -7,6 +7,8 @@ create table changefeed.{log} (
     -- The top-level transaction, not xmin, which may be a savepoint's.
     _changefeed_xid       xid8 not null default pg_catalog.pg_current_xact_id(),
     -- The key as texts, where the row no longer had the columns that the trigger knows.
-    _changefeed_raw       jsonb
+    _changefeed_raw       jsonb,
+    -- The numbers of the columns that an update has changed, with commas; null where not known.
+    _changefeed_columns   text
 );
 create index {index} on changefeed.{log} (_changefeed_xid, _changefeed_order);

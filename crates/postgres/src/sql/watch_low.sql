@@ -13,4 +13,4 @@ kept as (
         last_access_time = clock_timestamp()
     where s.last_access_time < clock_timestamp() - interval '1 second'
 )
-select l.version from low l
+select l.version, {altered} from low l

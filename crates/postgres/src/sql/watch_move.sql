@@ -8,13 +8,15 @@ with known as materialized (
 scanned as materialized (
     select c.* from (
         (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
-                l._changefeed_order as version, l._changefeed_operation as op
+                l._changefeed_order as version, l._changefeed_operation as op,
+                l._changefeed_raw as raw, {log_columns} as columns
          from changefeed.{log} l
          where (select k.all_functions from known k) and {range}
          order by l._changefeed_xid, l._changefeed_order limit {chunk})
         union all
         (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
-                l._changefeed_order as version, l._changefeed_operation as op
+                l._changefeed_order as version, l._changefeed_operation as op,
+                l._changefeed_raw as raw, {log_columns} as columns
          from changefeed.{log} l
          where (select k.all_functions from known k) and {finished}
          order by l._changefeed_xid, l._changefeed_order limit {chunk})
@@ -29,17 +31,21 @@ moved as (
 -- do not: a transaction that began early may change a key last.
 net as materialized (
     select {k}, min(s.version * 4 + s.op) & 3 as first, max(s.version * 4 + s.op) & 3 as last,
-           max(s.version) as newest
+           max(s.version) as newest, {net_columns} as columns
     from scanned s
     where {k_not_null}
     group by {k}
 ),
 numbered as materialized (
     select n.*, (select nextval('changefeed.change_version')) + row_number() over (order by newest)
-           as version
+           as version, {numbered_columns} as changed
     from net n
 ){functions}
 select pg_current_snapshot()::text, (select count(*) from scanned),
        (select s.xid::text || ',' || s.version from scanned s
         order by s.xid desc, s.version desc limit 1),
-       (select t.generation from changefeed.watched_table t where t.table_id = {table_id})
+       (select t.generation from changefeed.watched_table t where t.table_id = {table_id}),
+       -- Keys that cannot be read, and whether rows were truncated that nobody has seen.
+       (select left(string_agg(s.raw::text, ' '), 200) from scanned s
+        where s.raw is not null and not ({k_not_null})),
+       exists (select from scanned s where s.op > 3)

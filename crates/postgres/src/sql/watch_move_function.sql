@@ -12,7 +12,7 @@ met_{n} as materialized (
 folded_{n} as (
     update changefeed.{leases} q
     set _changefeed_newer_operation = case
-            when n.newest < q._changefeed_order then q._changefeed_newer_operation
+            when n.newest < q._changefeed_order then {older_operation}
             when q._changefeed_lease_generation is not null then
             case when coalesce(q._changefeed_newer_operation in (1, 2),
                                q._changefeed_operation in (0, 1))
@@ -36,17 +36,19 @@ folded_{n} as (
             when q._changefeed_lease_generation is not null or n.newest < q._changefeed_order
             then q._changefeed_retry_time end,
         _changefeed_parked_time = case
-            when n.newest < q._changefeed_order then q._changefeed_parked_time end
+            when n.newest < q._changefeed_order then q._changefeed_parked_time end,
+        {fold_columns}
     from met_{n} n
     where q.ctid = n.place
 ),
 added_{n} as (
     insert into changefeed.{leases}
-        ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_order)
+        ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_order,
+         _changefeed_columns)
     select {n_k}, n.version,
            case when n.first <> 0 then case n.last when 2 then 2 else 1 end
                 else case n.last when 2 then 3 else 0 end end,
-           n.newest
+           n.newest, n.changed
     from met_{n} n
     where n.place is null
 )

@@ -9,4 +9,10 @@
         when q._changefeed_operation in (1, 2)
         then case when q._changefeed_newer_operation >= 2 then 2 else 1 end
         else case when q._changefeed_newer_operation >= 2 then 3 else 0 end end,
-    _changefeed_newer_operation = null
+    _changefeed_newer_operation = null,
+    _changefeed_columns = case when q._changefeed_newer_operation is null
+        then q._changefeed_columns
+        when q._changefeed_columns is not null and q._changefeed_newer_columns is not null
+        then array(select distinct c
+                   from unnest(q._changefeed_columns || q._changefeed_newer_columns) c) end,
+    _changefeed_newer_columns = null

@@ -9,7 +9,7 @@ with known as materialized (
 ),
 found as materialized (
     select q._changefeed_change_version as version, q._changefeed_operation as operation,
-           q._changefeed_newer_operation as newer,
+           q._changefeed_newer_operation as newer, q._changefeed_columns as columns,
            case when (select k.same from known k) then
                (select (select row_to_json(changefeed_item.*)::text
                         from (select {row_columns}) changefeed_item)
@@ -31,7 +31,8 @@ select (select k.same from known k), b.version,
             when b.operation < 2 then b.operation
             else 3 - b.operation end,
        case when b.operation >= 2 and b.newer is not null then b.key_item
-            else coalesce(b.item, b.key_item) end
+            else coalesce(b.item, b.key_item) end,
+       {columns}
 from measured b
 where b.place = 1 or b.bytes <= {bytes}
 order by b.version

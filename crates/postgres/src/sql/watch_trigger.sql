@@ -6,6 +6,7 @@ declare
     {variables}
     old_raw pg_catalog.jsonb;
     new_raw pg_catalog.jsonb;
+    changed pg_catalog.text;
 begin
     -- Somebody has deleted it: that is no reason to fail the application's write.
     if pg_catalog.to_regclass('changefeed.{log}') is null then
@@ -45,7 +46,9 @@ begin
         insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({old}, 2, old_raw);
     -- By their bytes: the equality of somebody's own type is somebody's own function.
     elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
-        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 1, new_raw);
+        {note_columns}
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_columns)
+        values ({new}, 1, new_raw, changed);
     else
         -- A row that moved to another key is gone from the old one.
         insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw)

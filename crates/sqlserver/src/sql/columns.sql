@@ -1,7 +1,8 @@
 -- Schema, table and kind, and for each column its name, the system type beneath, length in bytes,
 -- precision, scale, number, whether it is computed or nullable, place in the primary key, and
 -- collation.
-select schema_name(o.schema_id), o.name, convert(varchar(2), o.type), c.name,
+select convert(nvarchar(128), schema_name(o.schema_id)), convert(nvarchar(128), o.name),
+       convert(varchar(2), o.type), convert(nvarchar(128), c.name),
        convert(nvarchar(128), coalesce(b.name, u.name)),
        convert(int, c.max_length), convert(int, c.precision), convert(int, c.scale),
        convert(int, c.column_id), convert(bit, c.is_computed), convert(bit, c.is_nullable),

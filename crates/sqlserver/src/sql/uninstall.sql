@@ -22,13 +22,13 @@ select s.[drop] from (
     select 6, concat(N'drop table changefeed.', quotename(o.name)), o.name
     from sys.objects o where o.schema_id = schema_id(N'changefeed') and o.type = 'U'
     union all
-    select 7, concat(N'drop sequence changefeed.', quotename(q.name)), q.name
-    from sys.sequences q where q.schema_id = schema_id(N'changefeed')
+    select 7, concat(N'drop sequence changefeed.', quotename(o.name)), o.name
+    from sys.objects o where o.schema_id = schema_id(N'changefeed') and o.type = 'SO'
     union all
-    select 8, concat(N'drop role ', quotename(p.name)), p.name
+    select 9, concat(N'drop role ', quotename(p.name)), p.name
     from sys.database_principals p
     where p.type = 'R' and p.name in (N'changefeed_reader', N'changefeed_writer', N'changefeed_admin')
     union all
-    select 9, N'drop schema changefeed', N'changefeed' where schema_id(N'changefeed') is not null
+    select 8, N'drop schema changefeed', N'changefeed' where schema_id(N'changefeed') is not null
 ) s
 order by s.place, s.name

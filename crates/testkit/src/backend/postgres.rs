@@ -54,6 +54,7 @@ impl Backend for PostgresBackend {
             draws_are_final: true,
             ulid_type: "bytea",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
+            keeps_case: true,
             two_phase: true,
             say: "set local \"changefeed.session_variables\" = '{variables}'; \
                   set local \"changefeed.trace_context\" = '{trace}'",

@@ -55,6 +55,7 @@ impl Backend for SqliteBackend {
             draws_are_final: false,
             ulid_type: "blob",
             install_newer: "update changefeed_schema set version = 999",
+            keeps_case: true,
             two_phase: false,
             say: "insert into changefeed_session (session_variables, trace_context) \
                   values ('{variables}', '{trace}')",

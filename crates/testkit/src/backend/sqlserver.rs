@@ -49,6 +49,7 @@ impl Backend for SqlServerBackend {
             draws_are_final: true,
             ulid_type: "binary(16)",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
+            keeps_case: false,
             two_phase: false,
             say: "exec sp_set_session_context 'changefeed.session_variables', '{variables}'; \
                   exec sp_set_session_context 'changefeed.trace_context', '{trace}'",
@@ -156,8 +157,13 @@ impl Session for SqlServerSession {
     }
 }
 
-/// The words of the suite that this dialect has others for.
+/// The suite's SQL in the words of this dialect. Texts become texts of any characters; quoted names
+/// stay as they are.
 fn tsql(sql: &str) -> String {
+    // An error may have ended the transaction already.
+    if sql == "rollback" {
+        return "if @@trancount > 0 rollback".to_owned();
+    }
     // A view must be alone in its batch.
     if let Some((view, rest)) = sql.split_once(';')
         && view.starts_with("create view ")
@@ -166,46 +172,54 @@ fn tsql(sql: &str) -> String {
     }
     let mut out = String::with_capacity(sql.len() + 32);
     let mut rest = sql;
-    // Texts and names in quotes stay as they are; texts are texts of any characters.
-    while let Some(open) = rest.find(['\'', '"']) {
-        out.push_str(&replaced(&rest[..open]));
-        let quote = if rest[open..].starts_with('"') {
-            '"'
-        } else {
-            '\''
-        };
-        let mut end = open + 1;
-        loop {
-            end += rest[end..].find(quote).map_or(rest.len() - end, |n| n + 1);
-            match rest[end..].strip_prefix(quote) {
-                Some(_) => end += 1,
-                None => break,
-            }
+    while let Some(at) = rest.find(['\'', '"']) {
+        out.push_str(&replaced(&rest[..at]));
+        let quote = &rest[at..=at];
+        let length = quoted(&rest[at..]);
+        let already = out.ends_with('N') || out.ends_with("N'");
+        let (text, after) = rest[at..].split_at(length);
+        rest = after;
+        if quote == "'"
+            && let Some(after) = rest.strip_prefix(" || ")
+        {
+            let (operand, after) = after.split_at(operand(after));
+            out.push_str(&format!("concat(N{text}, {operand})"));
+            rest = after;
+            continue;
         }
-        let quoted = &rest[open..end];
-        rest = &rest[end..];
-        match rest.strip_prefix(" || ") {
-            Some(after) if quote == '\'' => {
-                let (operand, left) = after.split_at(operand(after));
-                out.push_str(&format!("concat(N{quoted}, {operand})"));
-                rest = left;
-            }
-            _ => {
-                if quote == '\'' {
-                    out.push('N');
-                }
-                out.push_str(quoted);
-            }
+        if quote == "'" && !already {
+            out.push('N');
         }
+        out.push_str(text);
     }
     out.push_str(&replaced(rest));
+    if let (Some(at), Some(condition)) = (out.find(" returning "), out.find(" where ")) {
+        let column = out.split_off(at).replace(" returning ", "");
+        out.insert_str(condition, &format!(" output inserted.{column}"));
+    }
     if sql.contains("with recursive") {
         out.push_str(" option (maxrecursion 0)");
     }
     out
 }
 
-/// How long the word or the parenthesis is that a text begins with.
+/// The length of a quoted text or name, whose quotes are doubled within.
+fn quoted(sql: &str) -> usize {
+    let bytes = sql.as_bytes();
+    let mut at = 1;
+    while at < bytes.len() {
+        if bytes[at] == bytes[0] {
+            if bytes.get(at + 1) != Some(&bytes[0]) {
+                return at + 1;
+            }
+            at += 1;
+        }
+        at += 1;
+    }
+    bytes.len()
+}
+
+/// The length of the word or the parenthesis that a text begins with.
 fn operand(text: &str) -> usize {
     if text.starts_with('(') {
         return text.find(')').map_or(text.len(), |n| n + 1);
@@ -214,21 +228,26 @@ fn operand(text: &str) -> usize {
         .unwrap_or(text.len())
 }
 
+/// What has another word here, outside of quotes.
 fn replaced(part: &str) -> String {
-    const WORDS: [(&str, &str); 13] = [
+    const WORDS: [(&str, &str); 17] = [
         ("rollback to savepoint ", "rollback transaction "),
         ("rollback to ", "rollback transaction "),
         ("release savepoint ", "select 1 as "),
         ("release ", "select 1 as "),
-        ("savepoint ", "save transaction "),
-        ("with recursive ", "with "),
         (" integer generated always as ", " as "),
         (" stored", " persisted"),
         (" add column ", " add "),
+        ("savepoint ", "save transaction "),
+        ("with recursive ", "with "),
         ("double precision", "float"),
         (" text", " nvarchar(400)"),
         (" boolean", " bit"),
         (" bytea", " varbinary(400)"),
+        ("returning cursor", "returning [cursor]"),
+        (" cursor ", " [cursor] "),
+        (" cursor,", " [cursor],"),
+        (" cursor)", " [cursor])"),
     ];
     let mut part = part.to_owned();
     for (theirs, ours) in WORDS {

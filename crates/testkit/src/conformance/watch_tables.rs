@@ -223,7 +223,14 @@ pub async fn a_table_that_is_renamed_or_altered_is_watched_on(backend: Arc<dyn B
         ]
     );
     app.run("drop table purchases").await;
-    assert_eq!(store.watches().await.unwrap()[0].table.name, "(dropped)");
+    let dropped = store.watches().await.unwrap().remove(0);
+    assert_eq!(dropped.table.name, "(dropped)");
+    // Whoever starts it, as `serve` does by that name, is told what has happened.
+    for table in ["(dropped)", "purchases"] {
+        let error = store.open_watch(&spec("f", table)).await.unwrap_err();
+        assert!(error.message().contains("was dropped"), "{error}");
+        assert!(error.advice().unwrap().contains("watch drop f"), "{error}");
+    }
     store.drop_watch(&watch).await.unwrap();
 }
 

@@ -155,6 +155,29 @@ pub async fn note_3_rows_that_changed_again_come_after_those_that_did_not(
     assert_eq!(ids(1), (2..=20).step_by(2).collect::<Vec<_>>());
 }
 
+/// Also where there is more than is moved at a time.
+pub async fn note_3_holds_for_a_large_backlog(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    scene
+        .app
+        .run(
+            "with recursive n(i) as (select 1 union all select i + 1 from n where i < 12000) \
+             insert into orders select i, 'a' from n",
+        )
+        .await;
+    scene
+        .app
+        .run("update orders set note = 'b' where id <= 6000")
+        .await;
+    let batches = scene.all(6000).await;
+    let firsts: Vec<i64> = batches
+        .iter()
+        .map(|batch| batch[0].1["id"].as_i64().unwrap())
+        .collect();
+    assert_eq!(firsts, [6001, 1]);
+    assert_eq!(batches.concat().len(), 12_000, "each row once");
+}
+
 /// And there is no waiting between full batches.
 pub async fn a_batch_has_at_most_its_size_and_the_rest_follows(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;

@@ -1,6 +1,6 @@
 //! `changefeed watch list` and `show`
 
-use changefeed::{Changefeed, Result, WatchName, WatchStatus};
+use changefeed::{Changefeed, Result, WatchDefinition, WatchName, WatchStatus};
 
 use crate::output::{Out, human_ms};
 
@@ -56,6 +56,40 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// What `serve` does with a watch.
+fn describe(definition: &WatchDefinition) -> String {
+    let target = match (&definition.webhook, &definition.exec) {
+        (Some(url), _) => format!("posts its batches to {url}"),
+        (None, Some(command)) => format!("hands its batches to: {command}"),
+        (None, None) => "does nothing with it".to_owned(),
+    };
+    let settings = definition.settings();
+    let time = humantime::format_duration;
+    let mut words = vec![
+        format!("batches of {}", settings.batch),
+        format!("lease {}", time(settings.lease)),
+        format!("renewed every {}", time(settings.renewal)),
+        format!(
+            "{} attempts from {} apart",
+            settings.attempts,
+            time(settings.interval)
+        ),
+    ];
+    words.extend(definition.with_version.then(|| "with versions".to_owned()));
+    words.extend(
+        definition
+            .with_columns
+            .then(|| "with changed columns".to_owned()),
+    );
+    words.extend(
+        definition
+            .secret_env
+            .as_ref()
+            .map(|v| format!("signed with {v}")),
+    );
+    format!("{target}\n  {}", words.join(", "))
+}
+
 pub(super) async fn show(
     db: &Changefeed,
     name: &WatchName,
@@ -74,6 +108,9 @@ pub(super) async fn show(
         "function id {}, leases in {}",
         status.watch.function_id, status.watch.leases_table
     ))?;
+    if let Some(definition) = &status.watch.definition {
+        out.line(format!("`changefeed serve` {}", describe(definition)))?;
+    }
     if parked.is_empty() {
         return Ok(());
     }

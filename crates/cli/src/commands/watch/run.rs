@@ -5,9 +5,9 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use changefeed::{
-    Batch, CancellationToken, Changefeed, Error, Exec, Kind, PostBatches, Remedy, Result,
-    WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient, WebhookOptions,
-    batch_json, require_current,
+    Batch, BatchFormat, CancellationToken, Changefeed, Error, Exec, Kind, PostBatches, Remedy,
+    Result, WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient,
+    WebhookOptions, batch_json, require_current,
 };
 use tokio::task::JoinHandle;
 
@@ -35,10 +35,9 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     let definition = definition(&args.target, &args.settings);
     let function = function_of(&name, &definition, WebhookOptions::default())?;
     let spec = WatchSpec {
-        name,
-        table: db.table(&table)?,
         from: args.from,
-        definition: None,
+        columns: definition.with_columns,
+        ..WatchSpec::new(name, db.table(&table)?)
     };
     let watch = db.store().open_watch(&spec).await?;
     let shutdown = signals::shutdown()?;
@@ -48,7 +47,7 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
         None => {
             let print = Print {
                 out: Mutex::new(out),
-                with_version: args.target.with_version,
+                format: definition.format(),
             };
             watcher.run(&print, shutdown).await?
         }
@@ -75,7 +74,7 @@ pub(crate) fn function_of(
         return Ok(Some(Box::new(post)));
     }
     Ok(definition.exec.as_ref().map(|command| {
-        let exec = Exec::new(command, definition.with_version);
+        let exec = Exec::new(command, definition.format());
         Box::new(exec) as Box<dyn WatchFunction>
     }))
 }
@@ -83,7 +82,7 @@ pub(crate) fn function_of(
 /// Prints each change on a line of its own.
 struct Print<'a> {
     out: Mutex<&'a mut Out>,
-    with_version: bool,
+    format: BatchFormat,
 }
 
 #[async_trait::async_trait]
@@ -92,7 +91,7 @@ impl WatchFunction for Print<'_> {
         let lines: Result<Vec<String>> = batch
             .changes
             .iter()
-            .map(|change| batch_json(std::slice::from_ref(change), self.with_version))
+            .map(|change| batch_json(std::slice::from_ref(change), self.format))
             .collect();
         let lines = lines.map_err(|e| e.to_string())?;
         let mut out = self
@@ -209,10 +208,8 @@ async fn run_defined(
             return Ok(());
         };
         let spec = WatchSpec {
-            name: watch.name.clone(),
-            table: watch.table.clone(),
-            from: changefeed::WatchFrom::Now,
-            definition: None,
+            columns: definition.with_columns,
+            ..WatchSpec::new(watch.name.clone(), watch.table.clone())
         };
         let watch = db.store().open_watch(&spec).await?;
         Watcher::new(db.store().clone(), watch, definition.settings(), instance())

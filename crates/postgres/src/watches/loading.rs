@@ -1,0 +1,80 @@
+//! Existing rows for a function that begins with them.
+
+use changefeed_core::{Error, Kind, Result, Watch, crash_point};
+
+use crate::error::db;
+use crate::template::fill;
+use crate::tracking::{Tracked, begin, lock_table};
+use crate::watch_key::join;
+use crate::{PostgresStore, quote};
+
+/// Existing rows that are loaded at a time.
+const LOAD: usize = 10_000;
+
+impl PostgresStore {
+    /// Puts existing rows into the backlog of a function that begins with them. Goes on where
+    /// it was cut off.
+    pub(super) async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
+        loop {
+            let mut client = self.client().await?;
+            let transaction = begin(&mut client).await?;
+            lock_table(&*transaction, watch.table_id).await?;
+            // Nobody alters it from here on, and it is read as it is now.
+            let lock = format!(
+                "set local row_security = off; lock table {} in access share mode",
+                tracked.table.sql
+            );
+            transaction.batch_execute(&lock).await.map_err(db)?;
+            let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
+            if now.key != tracked.key {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!("the key of {} was altered meanwhile", watch.table),
+                )
+                .advise("start the watch again: it goes on where it was"));
+            }
+            let sql = load_sql(watch, &now, leases);
+            let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
+            transaction.commit().await.map_err(db)?;
+            crash_point("watch.loaded");
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The statement that loads the next existing rows.
+fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
+    let key = &tracked.key;
+    let resume = tracked.is_behind("t", |n| {
+        format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)
+    });
+    fill(
+        include_str!("../sql/watch_load.sql"),
+        &[
+            ("leases", leases),
+            ("name", &quote::literal(watch.name.as_str())),
+            ("table", &tracked.rows_of()),
+            (
+                "t_as_k",
+                &join(key, ", ", |n, c| format!("{} as k{n}", c.ours("t"))),
+            ),
+            ("t_keys", &tracked.keys("t.")),
+            ("resume", &format!("state.loaded_to is null or {resume}")),
+            ("chunk", &LOAD.to_string()),
+            ("keys", &tracked.keys("")),
+            ("p_k", &join(key, ", ", |n, _| format!("p.k{n}"))),
+            (
+                "p_texts",
+                &join(key, ", ", |n, _| format!("format('%s', p.k{n})")),
+            ),
+            (
+                "same_key",
+                &join(key, " and ", |n, c| {
+                    format!("q.{} operator(pg_catalog.=) p.k{n}", c.sql())
+                }),
+            ),
+        ],
+    )
+}
