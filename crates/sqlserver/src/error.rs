@@ -57,6 +57,8 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
              changefeed_admin; docs/sqlserver.md lists what each may do",
             )
         }
+        // What our own guards refuse.
+        55401 | 55402 => Error::invalid(message),
         // Deadlock victim, lock timeout, snapshot conflict.
         1205 | 1222 | 3960 => Error::new(Kind::Busy, message),
         // Azure: moving, throttled, too many requests, out of reach; shutting down; starting.
