@@ -25,7 +25,7 @@ pub use scale::Options;
 use std::path::Path;
 use std::time::Instant;
 
-use changefeed::{Backend, Result};
+use changefeed::{Backend, Error, Kind, Result};
 use machine::Machine;
 use report::Findings;
 use scale::Scale;
@@ -39,6 +39,7 @@ pub async fn feeds(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::feeds(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::feeds(&path, scale, findings).await,
+            Backend::SqlServer { .. } => Err(not_yet("feeds")),
         },
     )
     .await
@@ -52,6 +53,7 @@ pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
+            Backend::SqlServer { .. } => Err(not_yet("ulids")),
         },
     )
     .await
@@ -71,6 +73,7 @@ pub async fn events(
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::events(&url, program, scale, findings).await,
             Backend::Sqlite { path } => sqlite::events(&path, scale, findings).await,
+            Backend::SqlServer { .. } => Err(not_yet("events")),
         },
     )
     .await
@@ -84,9 +87,17 @@ pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Re
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
+            Backend::SqlServer { .. } => Err(not_yet("watches")),
         },
     )
     .await
+}
+
+fn not_yet(what: &str) -> Error {
+    Error::new(
+        Kind::Unsupported,
+        format!("{what} are not measured on SQL Server yet"),
+    )
 }
 
 /// Runs measures, which return the name of the database, and reports them.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use changefeed_core::{Error, Kind, Result, Store};
+use changefeed_core::{Error, Result, Store};
 use changefeed_postgres::PostgresStore;
 use changefeed_sqlite::SqliteStore;
+use changefeed_sqlserver::{SqlServerStore, Target};
 
 use crate::Changefeed;
 
@@ -21,7 +22,15 @@ pub enum Backend {
         /// The whole URL.
         url: String,
     },
+    /// `sqlserver://user:password@host:port/database`, or an ADO connection string
+    SqlServer {
+        /// The whole of it.
+        url: String,
+    },
 }
+
+const FORMS: &str = "use sqlite:PATH, postgres://user:password@host/database or \
+     sqlserver://user:password@host/database";
 
 impl Backend {
     /// Reads a database URL.
@@ -41,15 +50,14 @@ impl Backend {
                 url: url.to_owned(),
             });
         }
-        if url.starts_with("sqlserver://") || url.starts_with("mssql://") {
-            return Err(
-                Error::new(Kind::Unsupported, "SQL Server is not supported yet")
-                    .advise("use sqlite:PATH or postgres://user:password@host/database"),
-            );
+        let is_url = url.starts_with("sqlserver://") || url.starts_with("mssql://");
+        if is_url || Target::is_ado(url) {
+            return Ok(Backend::SqlServer {
+                url: url.to_owned(),
+            });
         }
         // Not repeated in the message: it may hold a password.
-        Err(Error::invalid("this is not a database URL")
-            .advise("use sqlite:PATH or postgres://user:password@host/database"))
+        Err(Error::invalid("this is not a database URL").advise(FORMS))
     }
 
     /// Refuses a database that would have to be created first. Opening creates an SQLite file,
@@ -69,6 +77,7 @@ impl Backend {
         match self {
             Backend::Sqlite { .. } => changefeed_sqlite::migration_script(),
             Backend::Postgres { .. } => changefeed_postgres::migration_script(),
+            Backend::SqlServer { .. } => changefeed_sqlserver::migration_script(),
         }
     }
 
@@ -77,6 +86,7 @@ impl Backend {
         Ok(match self {
             Backend::Sqlite { path } => Arc::new(SqliteStore::open(path).await?),
             Backend::Postgres { url } => Arc::new(PostgresStore::connect(url).await?),
+            Backend::SqlServer { url } => Arc::new(SqlServerStore::connect(url).await?),
         })
     }
 }
@@ -88,11 +98,12 @@ pub async fn connect(url: &str) -> Result<Changefeed> {
 }
 
 /// The SQL that installs our tables in the kind of database that a URL names. Needs no
-/// connection, so the kind alone will do: `postgres:` or `sqlite:`.
+/// connection, so the kind alone will do: `postgres:`, `sqlserver:` or `sqlite:`.
 pub fn migration_script(url: &str) -> Result<String> {
     Ok(match url {
         "postgres:" | "postgresql:" => changefeed_postgres::migration_script(),
         "sqlite:" => changefeed_sqlite::migration_script(),
+        "sqlserver:" | "mssql:" => changefeed_sqlserver::migration_script(),
         url => Backend::parse(url)?.migration_script(),
     })
 }
@@ -119,6 +130,12 @@ mod tests {
             Backend::parse("postgresql://h/d"),
             Ok(Backend::Postgres { .. })
         ));
+        for url in [
+            "sqlserver://u:p@h/d",
+            "Server=h;Database=d;User Id=u;Password=p",
+        ] {
+            assert!(matches!(Backend::parse(url), Ok(Backend::SqlServer { .. })));
+        }
     }
 
     #[test]
@@ -128,9 +145,5 @@ mod tests {
             assert_eq!(error.kind(), Kind::Invalid);
             assert!(!format!("{error:?}").contains("secret"));
         }
-        assert_eq!(
-            Backend::parse("sqlserver://h/d").unwrap_err().kind(),
-            Kind::Unsupported
-        );
     }
 }

@@ -54,7 +54,9 @@ fn init_logging(command: &Command) {
         _ => "info",
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new(format!("warn,changefeed={ours},deadpool_postgres=off"))
+        tracing_subscriber::EnvFilter::new(format!(
+            "warn,changefeed={ours},deadpool_postgres=off,tiberius=off"
+        ))
     });
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     tracing_subscriber::fmt()

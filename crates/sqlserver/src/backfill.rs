@@ -160,7 +160,7 @@ pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> 
         (
             table.key.as_slice(),
             include_str!("sql/backfill_captured.sql"),
-            "    delete r from changefeed.change_row r join @ids i on i.change_id = r.change_id;",
+            include_str!("sql/backfill_forget.sql"),
         )
     } else {
         (

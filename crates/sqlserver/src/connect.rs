@@ -84,6 +84,19 @@ impl Target {
                     config.port(there);
                     (host, port) = (elsewhere, there);
                 }
+                // What is no error of the server's is a greeting that went wrong.
+                Err(error @ tiberius::error::Error::Protocol(_)) => {
+                    return Err(Error::new(
+                        Kind::Unavailable,
+                        "the server and we could not agree on how to talk",
+                    )
+                    .advise(
+                        "if the server does not encrypt, add encrypt=off to the URL (everything, \
+                         the password included, can then be read on the way); if it is not a SQL \
+                         Server, correct host and port",
+                    )
+                    .caused_by(error));
+                }
                 Err(error) => return Err(db(error)),
             }
         }

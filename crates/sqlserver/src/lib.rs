@@ -28,6 +28,7 @@ mod quote;
 mod read;
 mod schema;
 mod source;
+mod statements;
 mod sweep;
 mod triggers;
 mod trim;
@@ -45,6 +46,7 @@ pub use consumers::advance_consumer;
 pub use event_statements::event_statements;
 pub use platform::Platform;
 pub use schema::migration_script;
+pub use statements::statements;
 pub use tiberius;
 
 /// A SQL Server database with changefeed in it. Cheap to clone; clones share connections.

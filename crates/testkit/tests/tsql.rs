@@ -79,3 +79,74 @@ fn a_mistake_is_told_with_its_place() {
     assert!(said.contains("unknown column:3:9: "), "{said}");
     assert!(!said.contains("sound:"), "{said}");
 }
+
+/// Statements that stand in the code of the store itself: literals that begin with a word of SQL
+/// and have no blanks.
+fn inline_statements() -> Vec<(String, String)> {
+    const WORDS: [&str; 7] = [
+        "select ", "insert ", "update ", "delete ", "declare ", "exec ", "if @@",
+    ];
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../sqlserver/src");
+    let mut found = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|e| e != "rs") || path.ends_with("platform.rs") {
+            continue;
+        }
+        let code = std::fs::read_to_string(&path).unwrap();
+        let code = code.split("#[cfg(test)]").next().unwrap();
+        let mut rest = code;
+        while let Some(open) = rest.find('"') {
+            let after = &rest[open + 1..];
+            let Some(close) = end_of_literal(after) else {
+                break;
+            };
+            let literal = joined_lines(&after[..close]);
+            rest = &after[close + 1..];
+            if WORDS.iter().any(|w| literal.starts_with(w)) && !literal.contains('{') {
+                let name = path.file_name().unwrap().to_string_lossy();
+                found.push((format!("{name} {}", found.len()), literal));
+            }
+        }
+    }
+    found
+}
+
+fn end_of_literal(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    text.char_indices().find_map(|(at, c)| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends.then_some(at)
+    })
+}
+
+/// Without the backslash that continues a literal on the next line.
+fn joined_lines(literal: &str) -> String {
+    let lines: Vec<&str> = literal.split("\\\n").map(str::trim_start).collect();
+    lines.join("").replace("\\\"", "\"")
+}
+
+#[test]
+fn all_that_we_ship_and_generate_is_sound() {
+    let mut scripts = vec![migration(
+        "migrations",
+        &changefeed_sqlserver::migration_script(),
+    )];
+    let statements = changefeed_sqlserver::statements();
+    assert!(!statements.is_empty());
+    let inline = inline_statements();
+    assert!(inline.len() > 10, "{inline:?}");
+    for (name, sql) in statements.iter().chain(&inline) {
+        scripts.push(statement(name, sql));
+    }
+    let Some(output) = judge(&scripts) else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complained}");
+    // For the summary of ./test.
+    let summary = concat!(env!("CARGO_TARGET_TMPDIR"), "/tsql-summary");
+    std::fs::write(summary, said.lines().last().unwrap()).unwrap();
+}
