@@ -43,7 +43,6 @@ use changefeed_core::{Result, WakeHub};
 pub use connect::Target;
 pub use connection::Connection;
 pub use consumers::advance_consumer;
-pub use event_statements::event_statements;
 pub use platform::Platform;
 pub use schema::migration_script;
 pub use statements::statements;
