@@ -14,8 +14,12 @@
 -- event it is the end of the lease, so that an expired lease is simply due again; after a failure
 -- it is the next attempt; and null means that nothing more will happen by itself.
 
+create sequence changefeed.event_trigger_id as int start with 1 increment by 1;
+GO
+
 create table changefeed.event_trigger (
-    trigger_id     int identity(1, 1) not null constraint pk_event_trigger primary key,
+    trigger_id     int not null constraint pk_event_trigger primary key
+        constraint df_event_trigger_id default next value for changefeed.event_trigger_id,
     -- Names that differ in case are different names, and sort as they do elsewhere.
     name           varchar(100) collate Latin1_General_BIN2 not null,
     -- The table by its number, which stays when it is renamed; the names are those it had last.
