@@ -110,6 +110,9 @@ pub struct Capture {
     pub feed: Option<FeedBinding>,
     /// Whether a person may send an event by hand.
     pub manual: bool,
+    /// Changes that replication applies make no events. SQL Server alone has the choice.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub not_for_replication: bool,
 }
 
 /// Which updates become events.

@@ -64,6 +64,8 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
         INCIDENT | 55602 => Error::new(Kind::Busy, message).advise("try again"),
         55603 => Error::new(Kind::Busy, message).advise("do the transaction again"),
         55604 => Error::invalid(message),
+        // What our own guards refuse.
+        55401 | 55402 => Error::invalid(message),
         // Deadlock victim, lock timeout, snapshot conflict.
         1205 | 1222 | 3960 => Error::new(Kind::Busy, message),
         // Azure: moving, throttled, too many requests, out of reach; shutting down; starting.

@@ -1,56 +1,183 @@
-//! The event log: not there yet.
+//! Keeping events, and writing down what became of them.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Finished,
-    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Wanted,
+    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Finished, Kind,
+    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict, Wanted,
 };
+use serde_json::{Value, json};
+use tiberius::Row;
 
 use crate::SqlServerStore;
-use crate::error::not_yet;
+use crate::connection::Parameter;
+
+/// How often something is tried that fell victim to a deadlock. Each is one transaction that is
+/// undone as a whole, so it can be said again.
+const TRIES: u32 = 5;
 
 #[async_trait]
 impl EventStore for SqlServerStore {
-    async fn claim_events(&self, _: &[Wanted], _: &str, _: Duration) -> Result<Vec<LeasedEvent>> {
-        Ok(Vec::new())
+    async fn claim_events(
+        &self,
+        wanted: &[Wanted],
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Vec<LeasedEvent>> {
+        self.claim(wanted, owner, lease).await
     }
 
-    async fn renew_events(&self, _: &[EventClaim], _: Duration) -> Result<Vec<EventClaim>> {
-        Ok(Vec::new())
+    async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
+        if held.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (document, lease) = (claims_json(held), Span::of(lease));
+        let rows = self
+            .patiently(
+                include_str!("sql/event_renew.sql"),
+                &[&document, &lease.seconds, &lease.milliseconds],
+            )
+            .await?;
+        Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn finish_events(&self, _: &[Finished]) -> Result<Vec<EventClaim>> {
-        Ok(Vec::new())
+    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
+        if finished.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut said = HashSet::new();
+        let document: Vec<Value> = finished
+            .iter()
+            .filter(|f| said.insert(f.claim))
+            .map(outcome)
+            .collect();
+        let document = Value::from(document).to_string();
+        let rows = self
+            .patiently(include_str!("sql/event_finish.sql"), &[&document])
+            .await?;
+        Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn release_events(&self, _: &[EventClaim]) -> Result<()> {
+    async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        let document = claims_json(held);
+        self.patiently(include_str!("sql/event_release.sql"), &[&document])
+            .await?;
         Ok(())
     }
 
-    async fn events(&self, _: &EventFilter, _: usize) -> Result<Vec<LoggedEvent>> {
-        Ok(Vec::new())
+    async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>> {
+        self.list_events(filter, limit).await
     }
 
-    async fn event(&self, _: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-        Ok(None)
+    async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
+        self.show_event(id).await
     }
 
-    async fn redeliver(&self, _: &Redelivery) -> Result<u64> {
-        Err(not_yet("event triggers"))
+    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+        match which {
+            Redelivery::Event(id) => self.redeliver_one(*id).await,
+            Redelivery::Matching(filter) => self.redeliver_matching(filter).await,
+        }
     }
 
     async fn clean_up_events(
         &self,
-        _: Option<&EventTrigger>,
-        _: CleanUp,
-        _: usize,
+        trigger: Option<&EventTrigger>,
+        what: CleanUp,
+        batch: usize,
     ) -> Result<Cleaned> {
-        Ok(Cleaned::default())
+        self.clean_up_batch(trigger, what, batch).await
     }
 
     async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
-        Ok(Vec::new())
+        self.states_of_triggers().await
+    }
+}
+
+impl SqlServerStore {
+    /// Runs a batch that is one transaction, again if it fell victim to a deadlock.
+    pub(crate) async fn patiently(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+    ) -> Result<Vec<Row>> {
+        let mut tried = 1;
+        loop {
+            let mut connection = self.connection().await?;
+            match connection.query(sql, parameters).await {
+                Err(error) if error.kind() == Kind::Busy && tried < TRIES => tried += 1,
+                done => return done,
+            }
+        }
+    }
+}
+
+/// An attempt and what follows from it, for `event_finish.sql`.
+fn outcome(finished: &Finished) -> Value {
+    let attempt = &finished.attempt;
+    let (verdict, after) = match finished.verdict {
+        Verdict::Delivered => ("d", Duration::ZERO),
+        Verdict::Retry { after } => ("r", after),
+        Verdict::GiveUp => ("e", Duration::ZERO),
+        Verdict::Pause => ("g", Duration::ZERO),
+    };
+    let wait = Span::of(after);
+    // Babelfish has no place for some of them in a text.
+    let printable = |text: &str| {
+        text.replace(
+            |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t'),
+            "?",
+        )
+    };
+    json!({
+        "change_id": finished.claim.change_id,
+        "generation": finished.claim.generation,
+        "verdict": verdict,
+        "seconds": wait.seconds,
+        "milliseconds": wait.milliseconds,
+        "attempt": attempt.number,
+        "outcome": attempt.outcome.as_str(),
+        "status": attempt.status.and_then(|s| i16::try_from(s).ok()),
+        "request": attempt.request.as_deref().map(|json| json.get()),
+        "response": attempt.response.as_deref().map(|json| json.get()),
+        "error": attempt.error.as_deref().map(printable),
+        "duration_ms": attempt.duration_ms,
+    })
+}
+
+fn claim_of(row: &Row) -> EventClaim {
+    EventClaim {
+        change_id: row.get(0).unwrap_or_default(),
+        generation: row.get(1).unwrap_or_default(),
+    }
+}
+
+/// Claims as a JSON array of objects.
+pub(crate) fn claims_json(claims: &[EventClaim]) -> String {
+    let all: Vec<Value> = claims
+        .iter()
+        .map(|c| json!({"change_id": c.change_id, "generation": c.generation}))
+        .collect();
+    Value::from(all).to_string()
+}
+
+/// A time span as the server adds it: in two steps, because it counts in 32 bits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) seconds: i32,
+    pub(crate) milliseconds: i32,
+}
+
+impl Span {
+    pub(crate) fn of(span: Duration) -> Self {
+        Span {
+            seconds: i32::try_from(span.as_secs()).unwrap_or(i32::MAX),
+            milliseconds: i32::try_from(span.subsec_millis()).unwrap_or(0),
+        }
     }
 }

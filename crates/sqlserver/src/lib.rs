@@ -6,10 +6,19 @@
 
 mod backfill;
 mod capture;
+mod condition;
 mod connect;
 mod connection;
 mod consumers;
 mod error;
+mod event_backfill;
+mod event_capture;
+mod event_claim;
+mod event_drift;
+mod event_feeds;
+mod event_install;
+mod event_log;
+mod event_statements;
 mod events;
 mod feeds;
 mod json;
@@ -53,6 +62,7 @@ struct Inner {
     hub: WakeHub,
     prober: wake::Prober,
     joins: source::Joins,
+    walks: event_claim::Walks,
     schema_checked: AtomicBool,
 }
 
@@ -70,6 +80,7 @@ impl SqlServerStore {
                 hub: WakeHub::default(),
                 prober: wake::Prober::default(),
                 joins: source::Joins::default(),
+                walks: event_claim::Walks::default(),
                 schema_checked: AtomicBool::new(false),
             }),
         })

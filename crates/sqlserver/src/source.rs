@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use changefeed_core::{Error, Feed, FeedId, Kind, Result, Source, TableName};
 
 use crate::connection::Connection;
-use crate::{SqlServerStore, json, quote};
+use crate::{SqlServerStore, event_feeds, json, quote};
 
 /// A column of a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -333,10 +333,11 @@ impl SqlServerStore {
 
 async fn build(connection: &mut Connection, feed: &Feed) -> Result<Join> {
     if feed.source == Some(Source::Events) {
-        return Err(Error::new(
-            Kind::Unsupported,
-            "feeds of events are not there yet on SQL Server",
-        ));
+        let (row, join) = event_feeds::page();
+        return Ok(Join {
+            sql: page(&row, join),
+            rows: Rows::Events,
+        });
     }
     let Some(source) = StoredSource::load(connection, feed.id).await? else {
         return Ok(Join {

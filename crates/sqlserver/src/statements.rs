@@ -4,7 +4,7 @@
 use changefeed_core::{FeedId, TableName};
 
 use crate::source::{Column, StoredSource, Table, captured, joined};
-use crate::{backfill, capture, quote};
+use crate::{backfill, capture, event_statements, quote};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
 const FILES: [(&str, &str); 7] = [
@@ -65,6 +65,7 @@ pub fn statements() -> Vec<(String, String)> {
         add("joined page of", joined(&table, "change_id"));
     }
     all.extend(FILES.map(|(name, sql)| (name.to_owned(), sql.to_owned())));
+    all.extend(event_statements::statements(nasty_tables()));
     all
 }
 
@@ -182,8 +183,15 @@ mod tests {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql");
         for file in std::fs::read_dir(folder).unwrap() {
             let name = file.unwrap().file_name().into_string().unwrap();
-            let known = FILES.iter().any(|(file, _)| *file == name);
-            assert!(known || TEMPLATES.contains(&name.as_str()), "{name}");
+            let known = FILES
+                .iter()
+                .chain(&event_statements::FILES)
+                .any(|(file, _)| *file == name)
+                || TEMPLATES
+                    .iter()
+                    .chain(&event_statements::TEMPLATES)
+                    .any(|file| *file == name);
+            assert!(known, "{name}");
         }
     }
 }

@@ -1,45 +1,339 @@
-//! Event triggers: not there yet.
+//! Event triggers: their definitions, and what is done by hand.
+
+use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, EventId, EventTrigger, Finding, Result, TriggerDefinition, TriggerStore,
+    Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
+    TriggerDefinition, TriggerId, TriggerStore,
 };
 use serde_json::value::RawValue;
+use tiberius::Row;
 
-use crate::SqlServerStore;
-use crate::error::not_yet;
+use crate::connection::Connection;
+use crate::error::{db, is_duplicate};
+use crate::event_capture::{Around, Plan};
+use crate::event_install::{self, Patience};
+use crate::source::Table;
+use crate::{SqlServerStore, event_feeds, quote};
 
 #[async_trait]
 impl TriggerStore for SqlServerStore {
     async fn triggers(&self) -> Result<Vec<EventTrigger>> {
-        Ok(Vec::new())
+        let mut connection = self.connection().await?;
+        let rows = connection
+            .query(include_str!("sql/event_triggers.sql"), &[])
+            .await?;
+        rows.iter().map(trigger).collect()
     }
 
-    async fn create_trigger(&self, _: &TriggerDefinition, _: bool) -> Result<EventTrigger> {
-        Err(not_yet("event triggers"))
+    async fn create_trigger(
+        &self,
+        definition: &TriggerDefinition,
+        replace: bool,
+    ) -> Result<EventTrigger> {
+        definition.validate()?;
+        let mut connection = self.connection().await?;
+        connection.begin().await?;
+        let made = self.make(&mut connection, definition, replace).await;
+        if made.is_err() {
+            event_install::give_up(&mut connection).await;
+        }
+        made
     }
 
-    async fn drop_trigger(&self, _: &EventTrigger) -> Result<()> {
-        Err(not_yet("event triggers"))
+    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
+        let mut connection = self.connection().await?;
+        connection.begin().await?;
+        let there = connection
+            .execute(
+                "update changefeed.event_trigger \
+                 set dropped_at = sysutcdatetime(), updated_at = sysutcdatetime() \
+                 where trigger_id = @P1 and dropped_at is null",
+                &[&trigger.id.0],
+            )
+            .await?;
+        if there == 0 {
+            connection.rollback().await?;
+            return Err(gone(trigger));
+        }
+        event_install::uninstall(&mut connection, trigger.id, Patience::Person).await?;
+        // What was not delivered is archived. An attempt that is under way will find itself late.
+        connection
+            .execute(
+                "update changefeed.event \
+                 set state = 'a', due_at = null, locked_by = null, generation = generation + 1 \
+                 where trigger_id = @P1 and due_at is not null",
+                &[&trigger.id.0],
+            )
+            .await?;
+        connection
+            .execute(
+                "delete from changefeed.event_backfill where trigger_id = @P1",
+                &[&trigger.id.0],
+            )
+            .await?;
+        connection.commit().await
     }
 
-    async fn pause_trigger(&self, _: &EventTrigger, _: Option<&str>) -> Result<()> {
-        Err(not_yet("event triggers"))
+    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let sql = format!(
+            "update changefeed.event_trigger \
+             set paused_because = {}, updated_at = sysutcdatetime() \
+             where trigger_id = @P1 and dropped_at is null",
+            quote::nullable(reason)
+        );
+        if connection.execute(&sql, &[&trigger.id.0]).await? == 0 {
+            return Err(gone(trigger));
+        }
+        Ok(())
     }
 
-    async fn invoke_trigger(&self, _: &EventTrigger, _: &RawValue) -> Result<EventId> {
-        Err(not_yet("event triggers"))
+    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+        if !trigger.definition.capture.manual {
+            return Err(Error::invalid(format!(
+                "trigger '{}' does not allow events by hand",
+                trigger.definition.name
+            ))
+            .advise("create it with --manual, or replace it by one that has it"));
+        }
+        let mut connection = self.connection().await?;
+        connection.begin().await?;
+        let rows = connection
+            .query(
+                include_str!("sql/event_invoke.sql"),
+                &[&trigger.id.0, &payload.get()],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            connection.rollback().await?;
+            return Err(gone(trigger));
+        };
+        let change_id: i64 = row.get(0).unwrap_or_default();
+        if let Some(feed) = row.get::<i16, _>(2) {
+            // As a batch: see `Connection::call`.
+            let publish = format!(
+                "insert into changefeed.change (feed_id, shard, change_id) \
+                 values ({feed}, 0, {change_id})"
+            );
+            connection.batch(&publish).await?;
+        }
+        connection.commit().await?;
+        let salt = EventSalt::new(row.get(1).unwrap_or_default());
+        Ok(EventId::new(change_id, salt))
     }
 
-    async fn backfill_trigger(&self, _: &EventTrigger, _: usize) -> Result<Backfill> {
-        Err(not_yet("event triggers"))
+    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {
+        self.backfill_events(trigger, batch).await
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        self.follow_altered_tables().await
     }
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        self.look_at_capture().await
     }
+}
+
+impl SqlServerStore {
+    async fn make(
+        &self,
+        connection: &mut Connection,
+        definition: &TriggerDefinition,
+        replace: bool,
+    ) -> Result<EventTrigger> {
+        let table = Table::find(connection, &definition.table).await?;
+        // The name as it is in the catalogue, with its schema.
+        let named = TriggerDefinition {
+            table: table.name.clone(),
+            ..definition.clone()
+        };
+        // What is wrong with it shows before anything is made or waited for.
+        let identity = event_install::identity_of(connection, &table).await?;
+        let around = Around {
+            identity,
+            ..Around::default()
+        };
+        Plan::of(TriggerId(0), &named, &table, around.clone())?;
+        let binding = event_feeds::attach(connection, &named).await?;
+        let feed = binding.as_ref().map(|b| b.feed);
+        let (id, paused) = store(connection, &named, &table, feed, replace).await?;
+        let plan = Plan::of(id, &named, &table, Around { binding, ..around })?;
+        let platform = self.inner.platform;
+        event_install::install(connection, &plan, platform, Patience::Person).await?;
+        if named.capture.order_by.is_some() {
+            // What was captured without an order must be found by those who look for one. After
+            // the trigger, whose lock lets no writer pass.
+            connection
+                .execute(
+                    "update changefeed.event set order_key = change_id \
+                     where trigger_id = @P1 and due_at is not null and order_key is null",
+                    &[&id.0],
+                )
+                .await?;
+        }
+        connection.commit().await?;
+        if let Some(feed) = feed {
+            self.inner.joins.forget(feed);
+        }
+        Ok(EventTrigger {
+            id,
+            definition: named,
+            paused,
+        })
+    }
+}
+
+pub(crate) fn gone(trigger: &EventTrigger) -> Error {
+    Error::not_found(format!(
+        "trigger '{}' is not there any more",
+        trigger.definition.name
+    ))
+}
+
+/// Writes the definition. Returns its number and whether it is paused.
+async fn store(
+    connection: &mut Connection,
+    definition: &TriggerDefinition,
+    table: &Table,
+    feed: Option<FeedId>,
+    replace: bool,
+) -> Result<(TriggerId, Option<String>)> {
+    // An update, because it locks the row everywhere.
+    connection
+        .execute(
+            "update changefeed.event_trigger set updated_at = sysutcdatetime() \
+             where name = @P1 and dropped_at is null",
+            &[&definition.name.as_str()],
+        )
+        .await?;
+    let existing = connection
+        .query(
+            "select trigger_id, table_id, paused_because from changefeed.event_trigger \
+             where name = @P1 and dropped_at is null",
+            &[&definition.name.as_str()],
+        )
+        .await?;
+    let Some(existing) = existing.first() else {
+        let schema = table.name.schema.as_deref().unwrap_or("dbo");
+        let inserted = connection
+            .tried(
+                "insert into changefeed.event_trigger \
+                 (name, table_id, schema_name, table_name, definition, columns, feed_id) \
+                 output inserted.trigger_id \
+                 values (@P1, @P2, @P3, @P4, @P5, @P6, @P7)",
+                &[
+                    &definition.name.as_str(),
+                    &table.id,
+                    &schema,
+                    &table.name.name,
+                    &json(definition)?,
+                    &json_of_places(table)?,
+                    &feed.map(|f| f.0),
+                ],
+            )
+            .await;
+        return match inserted {
+            Ok(rows) => {
+                let id = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
+                Ok((TriggerId(id), None))
+            }
+            Err(error) if is_duplicate(&error) => Err(taken(definition)),
+            Err(error) => Err(db(error)),
+        };
+    };
+    if !replace {
+        return Err(taken(definition));
+    }
+    let id = TriggerId(existing.get(0).unwrap_or_default());
+    if existing.get::<i32, _>(1) != Some(table.id) {
+        // The rows of another table.
+        connection
+            .execute(
+                "delete from changefeed.event_backfill where trigger_id = @P1",
+                &[&id.0],
+            )
+            .await?;
+    }
+    rewrite(connection, id, definition, table).await?;
+    connection
+        .execute(
+            "update changefeed.event_trigger set feed_id = @P2 where trigger_id = @P1",
+            &[&id.0, &feed.map(|f| f.0)],
+        )
+        .await?;
+    Ok((id, existing.get::<&str, _>(2).map(str::to_owned)))
+}
+
+fn json<T: serde::Serialize>(value: &T) -> Result<String> {
+    serde_json::to_string(value)
+        .map_err(|e| Error::invalid("the definition cannot be stored").caused_by(e))
+}
+
+/// The place of every column, by which a renamed one is found again.
+fn json_of_places(table: &Table) -> Result<String> {
+    let places: BTreeMap<&str, i32> = table
+        .columns
+        .iter()
+        .map(|c| (c.name.as_str(), c.place))
+        .collect();
+    json(&places)
+}
+
+/// Stores a definition and what its table is like now.
+pub(crate) async fn rewrite(
+    connection: &mut Connection,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+    table: &Table,
+) -> Result<()> {
+    let schema = table.name.schema.as_deref().unwrap_or("dbo");
+    connection
+        .execute(
+            "update changefeed.event_trigger \
+             set table_id = @P2, schema_name = @P3, table_name = @P4, definition = @P5, \
+                 columns = @P6, updated_at = sysutcdatetime() \
+             where trigger_id = @P1",
+            &[
+                &id.0,
+                &table.id,
+                &schema,
+                &table.name.name,
+                &json(definition)?,
+                &json_of_places(table)?,
+            ],
+        )
+        .await?;
+    Ok(())
+}
+
+fn taken(definition: &TriggerDefinition) -> Error {
+    Error::new(
+        Kind::AlreadyExists,
+        format!("there is already a trigger '{}'", definition.name),
+    )
+    .advise("add --replace to change it; its events are kept")
+}
+
+/// A trigger of the table `event_trigger`, with the name its table has now.
+pub(crate) fn trigger(row: &Row) -> Result<EventTrigger> {
+    let text = row.get::<&str, _>(1).unwrap_or_default();
+    let mut definition: TriggerDefinition = serde_json::from_str(text).map_err(|e| {
+        Error::new(
+            Kind::Database,
+            "the definition of an event trigger cannot be read",
+        )
+        .advise("a newer program may have written it; use that one")
+        .caused_by(e)
+    })?;
+    if let (Some(schema), Some(name)) = (row.get::<&str, _>(3), row.get::<&str, _>(4)) {
+        definition.table = TableName::qualified(schema, name);
+    }
+    Ok(EventTrigger {
+        id: TriggerId(row.get(0).unwrap_or_default()),
+        definition,
+        paused: row.get::<&str, _>(2).map(str::to_owned),
+    })
 }

@@ -142,7 +142,24 @@ pub struct Words {
     /// Has the database note in a table `stolen` every event that changes hands before its lease
     /// is over.
     pub guard: &'static str,
+    /// Whether a trigger knows which old row belongs to which new one where a statement changes
+    /// the keys of many; where it does not, a table needs a key for its updates to be captured.
+    pub pairs_changed_keys: bool,
+    /// Whether writes go on after a column was renamed or dropped that a trigger of ours names.
+    /// Where they do not, the trigger has to be made anew before the next write.
+    pub triggers_survive_renames: bool,
+    /// Writes (1, 'b', 2) and (2, 'c', 3) to a table `orders` of three columns, and only `total`
+    /// where the id is there already.
+    pub upsert: &'static str,
+    /// Writes (1, 'z', 9) and (3, 'd', 4), and nothing where the id is there already.
+    pub insert_missing: &'static str,
 }
+
+/// As PostgreSQL and SQLite have it.
+const UPSERT: &str = "insert into orders values (1, 'b', 2), (2, 'c', 3) \
+     on conflict (id) do update set total = excluded.total";
+const INSERT_MISSING: &str =
+    "insert into orders values (1, 'z', 9), (3, 'd', 4) on conflict do nothing";
 
 impl Words {
     /// Our table of that name.

@@ -77,6 +77,9 @@ pub(crate) struct CreateTrigger {
     /// Allow events by hand: `trigger invoke`; alone, there are no others
     #[arg(long)]
     pub(crate) manual: bool,
+    /// SQL Server: changes that replication applies make no events
+    #[arg(long)]
+    pub(crate) not_for_replication: bool,
     /// The columns that an event carries [default: all]
     #[arg(long, value_name = "COLUMNS")]
     pub(crate) payload: Option<String>,

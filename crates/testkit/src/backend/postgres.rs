@@ -68,6 +68,10 @@ impl Backend for PostgresBackend {
                     when (old.locked_by is not null and new.generation <> old.generation \
                           and old.due_at > clock_timestamp() and new.state = 'p') \
                     execute function note_stolen()",
+            pairs_changed_keys: true,
+            triggers_survive_renames: true,
+            upsert: super::UPSERT,
+            insert_missing: super::INSERT_MISSING,
         }
     }
 

@@ -68,6 +68,10 @@ impl Backend for SqliteBackend {
                          and new.state = 'p' \
                     begin insert into stolen \
                           values (old.change_id, old.lease_owner, new.lease_owner); end",
+            pairs_changed_keys: true,
+            triggers_survive_renames: true,
+            upsert: super::UPSERT,
+            insert_missing: super::INSERT_MISSING,
         }
     }
 

@@ -51,9 +51,32 @@ impl Backend for SqlServerBackend {
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             keeps_case: false,
             two_phase: false,
-            say: "",
-            said: "",
-            guard: "",
+            say: "exec sp_set_session_context 'changefeed.session_variables', '{variables}'; \
+                  exec sp_set_session_context 'changefeed.trace_context', '{trace}'",
+            // A session keeps what it has said until it says something else.
+            said: "exec sp_set_session_context 'changefeed.session_variables', null; \
+                   exec sp_set_session_context 'changefeed.trace_context', null",
+            guard: "create table stolen (change_id bigint, from_whom nvarchar(400), \
+                                         by_whom nvarchar(400)); \
+                    exec('create trigger changefeed.zz_stolen on changefeed.event after update as \
+                          begin set nocount on; insert into dbo.stolen \
+                          select d.change_id, d.locked_by, i.locked_by from deleted d \
+                          join inserted i on i.change_id = d.change_id \
+                          where d.locked_by is not null and i.generation <> d.generation \
+                            and d.due_at > sysutcdatetime() and i.state = ''p''; end')",
+            pairs_changed_keys: false,
+            triggers_survive_renames: false,
+            upsert: "merge orders as t \
+                     using (values (1, 'b', 2), (2, 'c', 3)) as s (id, customer, total) \
+                     on t.id = s.id \
+                     when matched then update set total = s.total \
+                     when not matched then insert (id, customer, total) \
+                          values (s.id, s.customer, s.total);",
+            insert_missing: "merge orders as t \
+                     using (values (1, 'z', 9), (3, 'd', 4)) as s (id, customer, total) \
+                     on t.id = s.id \
+                     when not matched then insert (id, customer, total) \
+                          values (s.id, s.customer, s.total);",
         }
     }
 
@@ -155,6 +178,12 @@ fn tsql(sql: &str) -> String {
     if sql == "rollback" {
         return "if @@trancount > 0 rollback".to_owned();
     }
+    // A view must be alone in its batch.
+    if let Some((view, rest)) = sql.split_once(';')
+        && view.starts_with("create view ")
+    {
+        return format!("exec('{}'); {}", view.replace('\'', "''"), tsql(rest));
+    }
     let mut out = String::with_capacity(sql.len() + 32);
     let mut rest = sql;
     while let Some(at) = rest.find(['\'', '"']) {
@@ -162,11 +191,20 @@ fn tsql(sql: &str) -> String {
         let quote = &rest[at..=at];
         let length = quoted(&rest[at..]);
         let already = out.ends_with('N') || out.ends_with("N'");
+        let (text, after) = rest[at..].split_at(length);
+        rest = after;
+        if quote == "'"
+            && let Some(after) = rest.strip_prefix(" || ")
+        {
+            let (operand, after) = after.split_at(operand(after));
+            out.push_str(&format!("concat(N{text}, {operand})"));
+            rest = after;
+            continue;
+        }
         if quote == "'" && !already {
             out.push('N');
         }
-        out.push_str(&rest[at..at + length]);
-        rest = &rest[at + length..];
+        out.push_str(text);
     }
     out.push_str(&replaced(rest));
     if let (Some(at), Some(condition)) = (out.find(" returning "), out.find(" where ")) {
@@ -195,11 +233,25 @@ fn quoted(sql: &str) -> usize {
     bytes.len()
 }
 
+/// The length of the word or the parenthesis that a text begins with.
+fn operand(text: &str) -> usize {
+    if text.starts_with('(') {
+        return text.find(')').map_or(text.len(), |n| n + 1);
+    }
+    text.find(|c: char| !c.is_alphanumeric())
+        .unwrap_or(text.len())
+}
+
 /// What has another word here, outside of quotes.
 fn replaced(part: &str) -> String {
-    const WORDS: [(&str, &str); 12] = [
+    const WORDS: [(&str, &str); 17] = [
         ("rollback to savepoint ", "rollback transaction "),
+        ("rollback to ", "rollback transaction "),
         ("release savepoint ", "select 1 as "),
+        ("release ", "select 1 as "),
+        (" integer generated always as ", " as "),
+        (" stored", " persisted"),
+        (" add column ", " add "),
         ("savepoint ", "save transaction "),
         ("with recursive ", "with "),
         ("double precision", "float"),
@@ -214,6 +266,19 @@ fn replaced(part: &str) -> String {
     let mut part = part.to_owned();
     for (theirs, ours) in WORDS {
         part = part.replace(theirs, ours);
+    }
+    if let Some(table) = part.strip_prefix("create table if not exists ") {
+        let name = table.split_whitespace().next().unwrap_or_default();
+        part = format!("if object_id(N'{name}') is null create table {table}");
+    }
+    if let Some(rename) = part.strip_prefix("alter table ")
+        && let Some((what, name)) = rename.split_once(" to ")
+        && let Some((table, column)) = what.split_once(" rename")
+    {
+        return match column.strip_prefix(" column ") {
+            Some(column) => format!("exec sp_rename '{table}.{column}', '{name}', 'COLUMN'"),
+            None => format!("exec sp_rename '{table}', '{name}', 'OBJECT'"),
+        };
     }
     match part.rsplit_once(" limit ") {
         Some((before, count)) => format!("{before} offset 0 rows fetch next {count} rows only"),

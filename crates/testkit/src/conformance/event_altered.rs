@@ -50,6 +50,18 @@ async fn is_well_after_refresh(store: &dyn Store) {
     assert!(bad.is_empty(), "{bad:?}");
 }
 
+/// Where a trigger names its columns, it must be made anew before the next write.
+async fn before_the_next_write(backend: &Arc<dyn Backend>, store: &dyn Store) {
+    if !backend.words().triggers_survive_renames {
+        let findings = store.capture_findings().await.unwrap();
+        assert!(
+            findings.iter().any(|f| f.severity == Severity::Problem),
+            "it is said: {findings:?}"
+        );
+        store.refresh_triggers().await.unwrap();
+    }
+}
+
 /// The application's own write goes on before anybody follows; afterwards the column is there.
 pub async fn a_new_column_is_followed(backend: Arc<dyn Backend>) {
     let (store, session, _) = scene(&backend, |_| {}).await;
@@ -79,6 +91,7 @@ pub async fn a_renamed_column_is_followed(backend: Arc<dyn Backend>) {
     session
         .run("alter table orders rename column customer to buyer")
         .await;
+    before_the_next_write(&backend, &*store).await;
     write_everything(&*session, "orders", 1).await;
     assert_eq!(log(&*store).await.len(), 3, "captured all the same");
     is_well_after_refresh(&*store).await;
@@ -104,6 +117,7 @@ pub async fn a_renamed_column_that_is_named_is_followed_or_said(backend: Arc<dyn
     session
         .run("alter table orders rename column customer to buyer")
         .await;
+    before_the_next_write(&backend, &*store).await;
     session.run("insert into orders values (1, 'a', 1)").await;
     session.run("update orders set buyer = 'b'").await;
     store.refresh_triggers().await.unwrap();
@@ -128,6 +142,9 @@ pub async fn a_dropped_column_is_followed(backend: Arc<dyn Backend>) {
         .execute("alter table orders drop column customer")
         .await
         .is_ok();
+    if dropped {
+        before_the_next_write(&backend, &*store).await;
+    }
     write_everything(&*session, "orders", 1).await;
     assert_eq!(log(&*store).await.len(), 3, "captured all the same");
     if !dropped {

@@ -153,7 +153,9 @@ pub async fn a_replaced_trigger_keeps_its_events_and_its_pause(backend: Arc<dyn 
 /// It leaves the table that it watched alone from then on.
 pub async fn a_trigger_may_move_to_another_table(backend: Arc<dyn Backend>) {
     let (store, session) = orders(&backend).await;
-    session.run("create table other (n integer)").await;
+    session
+        .run("create table other (n integer primary key)")
+        .await;
     let before = store
         .create_trigger(&everything("t", "orders"), false)
         .await

@@ -80,6 +80,7 @@ fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition>
             order_by,
             feed,
             manual: args.manual,
+            not_for_replication: args.not_for_replication,
         },
         delivery: Delivery {
             webhook: args

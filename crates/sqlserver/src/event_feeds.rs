@@ -1,0 +1,114 @@
+//! Feeds that event triggers write to.
+
+use changefeed_core::{Error, FeedBinding, FeedId, NewFeed, Result, TriggerDefinition};
+
+use crate::connection::Connection;
+use crate::event_capture::Binding;
+use crate::{feeds, quote};
+
+/// Finds or creates the feed that a trigger writes to, and marks it as one of events.
+pub(crate) async fn attach(
+    connection: &mut Connection,
+    definition: &TriggerDefinition,
+) -> Result<Option<Binding>> {
+    let Some(bound) = &definition.capture.feed else {
+        return Ok(None);
+    };
+    let found = connection
+        .query(
+            "select f.feed_id, s.kind from changefeed.feed f \
+             left join changefeed.feed_source s on s.feed_id = f.feed_id where f.name = @P1",
+            &[&bound.feed.as_str()],
+        )
+        .await?;
+    let (feed, kind) = match found.first() {
+        Some(row) => (
+            FeedId(row.get(0).unwrap_or_default()),
+            row.get::<&str, _>(1).map(str::to_owned),
+        ),
+        None => (create(connection, bound).await?, None),
+    };
+    let shards = shards(connection, bound, feed).await?;
+    match kind.as_deref() {
+        None => {
+            connection
+                .execute(
+                    "insert into changefeed.feed_source (feed_id, kind, shards) \
+                     values (@P1, 'events', @P2)",
+                    &[&feed.0, &shards],
+                )
+                .await?;
+        }
+        Some("events") => {}
+        Some(_) => {
+            return Err(Error::invalid(format!(
+                "feed '{}' has a table of its own, so events cannot enter it",
+                bound.feed
+            ))
+            .advise("name a feed without a table, or one that does not exist yet"));
+        }
+    }
+    if shards > 1 && bound.shard_by.is_none() {
+        return Err(Error::invalid(format!(
+            "feed '{}' has {shards} shards and needs a column that decides the shard",
+            bound.feed
+        ))
+        .advise("add --shard-by COLUMN"));
+    }
+    Ok(Some(Binding { feed, shards }))
+}
+
+async fn create(connection: &mut Connection, bound: &FeedBinding) -> Result<FeedId> {
+    let new = NewFeed::new(bound.feed.clone());
+    let id = feeds::insert_feed(connection, &new).await?;
+    connection
+        .execute(
+            "insert into changefeed.shard (feed_id, shard) values (@P1, 0)",
+            &[&id.0],
+        )
+        .await?;
+    Ok(id)
+}
+
+/// How many shards there are. The shard of a value is counted from 0.
+async fn shards(connection: &mut Connection, bound: &FeedBinding, feed: FeedId) -> Result<i16> {
+    let row = connection
+        .one(
+            "select convert(smallint, count(*)), convert(smallint, isnull(min(shard), -1)), \
+                    convert(smallint, isnull(max(shard), -1)) \
+             from changefeed.shard where feed_id = @P1",
+            &[&feed.0],
+        )
+        .await?;
+    let number = |at: usize| row.get::<i16, _>(at).unwrap_or_default();
+    if number(0) == 0 || number(1) != 0 || number(2) != number(0) - 1 {
+        return Err(Error::invalid(format!(
+            "the shards of feed '{}' are not numbered from 0 without gaps",
+            bound.feed
+        )));
+    }
+    Ok(number(0))
+}
+
+/// The feed of a trigger that is there already.
+pub(crate) async fn binding(
+    connection: &mut Connection,
+    definition: &TriggerDefinition,
+    feed: Option<i16>,
+) -> Result<Option<Binding>> {
+    let (Some(bound), Some(feed)) = (&definition.capture.feed, feed) else {
+        return Ok(None);
+    };
+    let feed = FeedId(feed);
+    let shards = shards(connection, bound, feed).await?;
+    Ok(Some(Binding { feed, shards }))
+}
+
+/// What a page of events has beside numbers.
+pub(crate) fn page() -> (String, &'static str) {
+    let columns = ["op", "old", "new"].map(|name| format!("e.{}", quote::identifier(name)));
+    (
+        format!(", {}", columns.join(", ")),
+        "left join changefeed.event e on e.change_id = p.change_id",
+    )
+}

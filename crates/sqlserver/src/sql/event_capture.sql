@@ -1,0 +1,19 @@
+create trigger {schema}.{trigger} on {table} after {operations}{replication} as
+begin
+    -- MERGE fires for each of its parts, whether it has rows or not.
+    if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
+    -- The application's own count of rows is what its statement did, not what we do here.
+    set nocount on;
+    -- What filtered indexes need, whatever the writer's session is set to. When this trigger is
+    -- over, the session has its own settings again.
+    set ansi_warnings on;
+    set ansi_padding on;
+    set arithabort on;
+    set concat_null_yields_null on;
+    set numeric_roundabort off;
+    declare @variables nvarchar(4000) = nullif(try_convert(nvarchar(4000), session_context(N'changefeed.session_variables')), N'');
+    declare @trace nvarchar(4000) = nullif(try_convert(nvarchar(4000), session_context(N'changefeed.trace_context')), N'');
+    {declare}
+{statements}
+    {publish}
+end

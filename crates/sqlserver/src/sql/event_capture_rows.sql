@@ -1,0 +1,7 @@
+    if {when}
+        insert into changefeed.event
+            (trigger_id, op, {image}, session_variables, trace_context, order_key, shard)
+        {output}
+        select {id}, '{op}', {row}, @variables, @trace, {order_key}, {shard}
+        from {rows} {alias}
+        {wanted};

@@ -1,0 +1,13 @@
+-- An event by hand. It belongs to no key, so it waits for none: its own number is its key. Returns
+-- its number, the salt, and the feed that it also enters.
+declare @written table (change_id bigint not null);
+insert into changefeed.event (trigger_id, op, new, shard)
+output inserted.change_id into @written (change_id)
+select t.trigger_id, 'M', @P2, 0 from changefeed.event_trigger t
+where t.trigger_id = @P1 and t.dropped_at is null;
+update e set order_key = e.change_id
+from changefeed.event e join @written w on w.change_id = e.change_id;
+select w.change_id, s.salt, t.feed_id
+from @written w
+cross join changefeed.event_salt s
+join changefeed.event_trigger t on t.trigger_id = @P1

@@ -1,0 +1,19 @@
+-- Makes one event pending again, unless somebody holds it at this moment. One whose lease has run
+-- out is due in any case, and must be counted as cut off. Returns whether it is on its way, and
+-- whether its trigger was dropped.
+declare @done table (change_id bigint not null);
+update changefeed.event
+set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation = generation + 1,
+    -- It may be from before its trigger kept an order.
+    order_key = isnull(order_key, change_id)
+output inserted.change_id into @done (change_id)
+where change_id = @P1 and locked_by is null
+  and exists (select 1 from changefeed.event_trigger t
+              where t.trigger_id = changefeed.event.trigger_id and t.dropped_at is null);
+select convert(bit, case when exists (select 1 from @done)
+                           or e.locked_by is null or e.due_at <= sysutcdatetime()
+                         then 1 else 0 end),
+       convert(bit, case when t.dropped_at is not null then 1 else 0 end)
+from changefeed.event e
+join changefeed.event_trigger t on t.trigger_id = e.trigger_id
+where e.change_id = @P1

@@ -1,0 +1,13 @@
+-- Prolongs leases of those who still have them.
+declare @kept table (change_id bigint not null primary key, generation int not null);
+declare @held table (change_id bigint not null primary key, generation int not null);
+insert into @held (change_id, generation)
+select h.change_id, max(h.generation) from openjson(@P1) with (change_id bigint, generation int) h
+group by h.change_id;
+update changefeed.event
+set due_at = dateadd(millisecond, @P3, dateadd(second, @P2, sysutcdatetime()))
+output inserted.change_id, inserted.generation into @kept (change_id, generation)
+where locked_by is not null
+  and exists (select 1 from @held h where h.change_id = changefeed.event.change_id
+                and h.generation = changefeed.event.generation);
+select k.change_id, convert(bigint, k.generation) from @kept k order by k.change_id
