@@ -115,9 +115,11 @@ impl WatchFunction for Print<'_> {
 pub(crate) async fn serve(
     db: &Changefeed,
     args: &Serve,
+    owner: &str,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let terms = Terms {
+        owner: owner.to_owned(),
         allow_exec: args.allow_exec,
         webhooks: WebhookOptions {
             allow_private_addresses: !args.deliver.refuse_private_addresses,
@@ -177,6 +179,7 @@ pub(crate) async fn serve(
 /// What watches may do here.
 #[derive(Clone)]
 struct Terms {
+    owner: String,
     allow_exec: bool,
     webhooks: WebhookOptions,
 }
@@ -215,10 +218,15 @@ async fn run_defined(
             definition: None,
         };
         let watch = db.store().open_watch(&spec).await?;
-        Watcher::new(db.store().clone(), watch, definition.settings(), instance())
-            .run(&*function, stop.clone())
-            .await
-            .map(drop)
+        Watcher::new(
+            db.store().clone(),
+            watch,
+            definition.settings(),
+            terms.owner,
+        )
+        .run(&*function, stop.clone())
+        .await
+        .map(drop)
     };
     if let Err(error) = ended.await {
         let advice = error.advice().unwrap_or_default();
