@@ -43,14 +43,19 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
+/// What whoever sends too much is told.
+pub(crate) fn too_large() -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "invalid",
+        "the body is larger than this server accepts",
+    )
+    .advise("send less at a time, or start `changefeed serve --max-body BYTES`")
+}
+
 fn unread(rejection: axum::extract::rejection::BytesRejection) -> Problem {
     match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "invalid",
-            "the body is larger than this server accepts",
-        )
-        .advise("send less at a time, or start `changefeed serve --max-body BYTES`"),
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
         _ => Problem::invalid("the body could not be read"),
     }
 }

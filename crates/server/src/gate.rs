@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::{App, Options};
+use crate::extract::too_large;
 use crate::problem::{Answer, Problem};
 
 /// Counts requests and adds what every answer carries.
@@ -21,7 +22,8 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "none".to_owned(), |p| p.as_str().to_owned());
-    let answer = match foreign(&app.options, &request) {
+    let admitted = foreign(&app.options, &request).and_then(|()| fits(&app.options, &request));
+    let answer = match admitted {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     };
@@ -86,6 +88,16 @@ fn foreign(options: &Options, request: &Request) -> Answer<()> {
         ));
     }
     Ok(())
+}
+
+/// Refuses what says of itself that it is too large, before any of it is read.
+fn fits(options: &Options, request: &Request) -> Answer<()> {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
+    match length {
+        Some(length) if length > options.max_body as u64 => Err(too_large()),
+        _ => Ok(()),
+    }
 }
 
 /// The host that was asked, with its port. HTTP/2 has it in the address.

@@ -43,7 +43,12 @@ fn gauge<'a, const N: usize>(
     }
     let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (labels, value) in values {
-        metric.encode_family(&labels)?.encode_gauge(&value)?;
+        // A family without labels would be written with empty braces.
+        if N == 0 {
+            metric.encode_gauge(&value)?;
+        } else {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use changefeed::futures::StreamExt;
 use changefeed::futures::stream::{self, SelectAll, Stream};
-use changefeed::{After, Backoff, Cursor, Feed, Remedy, ShardId, Subscription};
+use changefeed::{After, Backoff, Cursor, Feed, Kind, Remedy, ShardId, Subscription};
 use tokio::time::Instant;
 
 use crate::access::Rights;
@@ -139,7 +139,7 @@ pub(crate) async fn shard(
         News::Page(page) => Told::Text(page.events()),
         News::End(problem) => Told::Last(ending(&problem)),
     });
-    Ok(answer(app, rights, seat, news))
+    Ok(answer(app, rights, seat, feed, news))
 }
 
 /// All shards of a feed, for ever.
@@ -174,7 +174,7 @@ pub(crate) async fn feed(
         std::future::ready(told)
     });
     let begin = stream::once(std::future::ready(begin));
-    Ok(answer(app, rights, seat, begin.chain(news)))
+    Ok(answer(app, rights, seat, feed, begin.chain(news)))
 }
 
 fn ending(problem: &Problem) -> Bytes {
@@ -254,16 +254,18 @@ impl std::fmt::Display for Places {
 }
 
 /// An answer that stays open: what there is to tell, and a sign of life when there is nothing, until
-/// the server stops or the caller's rights are taken back.
+/// the server stops, the caller's rights are taken back or the feed is dropped.
 fn answer(
     app: &Arc<App>,
     rights: Rights,
     seat: Seat,
+    feed: &Arc<Feed>,
     news: impl Stream<Item = Told> + Send + 'static,
 ) -> Response {
     struct Open<S> {
         app: Arc<App>,
         rights: Rights,
+        feed: Arc<Feed>,
         news: S,
         alive_at: Instant,
         over: bool,
@@ -273,6 +275,7 @@ fn answer(
     let open = Open {
         app: app.clone(),
         rights,
+        feed: feed.clone(),
         news: Box::pin(news),
         alive_at: Instant::now() + every,
         over: false,
@@ -291,7 +294,13 @@ fn answer(
                 if !open.app.access.still_holds(&open.rights).await {
                     return None;
                 }
-                Bytes::from_static(b": keep-alive\n\n")
+                match open.app.feeds.feed(open.feed.name.as_str()).await {
+                    Err(error) if error.kind() == Kind::NotFound => {
+                        open.over = true;
+                        ending(&error.into())
+                    }
+                    _ => Bytes::from_static(b": keep-alive\n\n"),
+                }
             }
             told = open.news.next() => match told? {
                 Told::Text(text) => text,

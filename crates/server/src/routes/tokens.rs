@@ -10,10 +10,11 @@ use axum::response::Response;
 use changefeed::{Error, Scope, TokenId};
 
 use super::created;
+use super::feeds::age;
 use crate::access::Administrator;
 use crate::app::App;
 use crate::extract::{Body, Segments};
-use crate::problem::{Answer, Problems};
+use crate::problem::{Answer, Problem, Problems};
 use crate::tokens::new_token;
 use crate::wire::tokens::{CreatedToken, NewTokenIn, TokenList};
 
@@ -36,7 +37,11 @@ pub(crate) async fn create(
     Body(body): Body<NewTokenIn>,
 ) -> Answer<Response> {
     let scopes: Result<Vec<Scope>, Error> = body.scopes.iter().map(|s| s.parse()).collect();
-    let after = body.expires_after_ms.map(Duration::from_millis);
+    let after = match body.expires_after_ms {
+        Some(0) => return Err(Problem::invalid("this token would end at once")),
+        Some(ms) => Some(Duration::from_millis(age(ms)?)),
+        None => None,
+    };
     let (new, token) = new_token(&body.name, scopes?, after)?;
     let made = app.db.store().create_token(&new).await?;
     app.access.forget();

@@ -181,9 +181,9 @@ pub(crate) struct EventsQuery {
     #[param(format = DateTime)]
     pub(crate) until: Option<String>,
     /// Whose newest attempt was answered with this status.
+    #[param(minimum = 0, maximum = 65535)]
     pub(crate) http_status: Option<u16>,
     /// Whose newest attempt failed with an error that contains this text.
-    #[param(max_length = 1000)]
     pub(crate) error: Option<String>,
     /// Older than this change.
     #[param(pattern = "^[0-9]{1,18}$")]
@@ -210,9 +210,9 @@ pub(crate) struct RedeliverIn {
     #[schema(format = DateTime)]
     pub(crate) until: Option<String>,
     #[serde(default)]
+    #[schema(minimum = 0, maximum = 65535)]
     pub(crate) http_status: Option<u16>,
     #[serde(default)]
-    #[schema(max_length = 1000)]
     pub(crate) error: Option<String>,
 }
 

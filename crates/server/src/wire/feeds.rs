@@ -39,25 +39,25 @@ pub(crate) enum SourceOut {
     /// A trigger on the table publishes every insert, update and delete.
     Captured {
         /// The table, as in SQL.
-        #[schema(min_length = 1, max_length = 260)]
+        #[schema(min_length = 1)]
         table: String,
         /// The column that decides the shard.
         #[serde(default)]
-        #[schema(min_length = 1, max_length = 128)]
+        #[schema(min_length = 1)]
         shard_by: Option<String>,
     },
     /// The application publishes by itself and keeps the `change_id` in a column of its table.
     Joined {
         /// The table, as in SQL.
-        #[schema(min_length = 1, max_length = 260)]
+        #[schema(min_length = 1)]
         table: String,
         /// The column with the `change_id`.
         #[serde(default = "change_id")]
-        #[schema(min_length = 1, max_length = 128)]
+        #[schema(min_length = 1)]
         change_id_column: String,
         /// The column that decides the shard of a backfilled row.
         #[serde(default)]
-        #[schema(min_length = 1, max_length = 128)]
+        #[schema(min_length = 1)]
         shard_by: Option<String>,
     },
     /// The application writes its rows in ULID transactions; the rows are the feed.
@@ -66,13 +66,13 @@ pub(crate) enum SourceOut {
         #[schema(format = Uuid)]
         feed: String,
         /// The table, as in SQL.
-        #[schema(min_length = 1, max_length = 260)]
+        #[schema(min_length = 1)]
         table: String,
         /// The column with the shard.
-        #[schema(min_length = 1, max_length = 128)]
+        #[schema(min_length = 1)]
         shard_column: String,
         /// The column with the ULID, 16 bytes.
-        #[schema(min_length = 1, max_length = 128)]
+        #[schema(min_length = 1)]
         ulid_column: String,
     },
     /// Event triggers write to it. Such feeds are made by event triggers.
@@ -143,16 +143,17 @@ pub(crate) struct NewFeedIn {
     pub(crate) name: String,
     /// The feed's number, a constant of the application; the next free one unless given.
     #[serde(default)]
+    #[schema(minimum = -32768, maximum = 32767)]
     pub(crate) id: Option<i16>,
     /// How many shards, numbered from 0.
     #[serde(default = "one")]
-    #[schema(minimum = 1, maximum = 1000)]
+    #[schema(minimum = 1, maximum = 32767)]
     pub(crate) shards: i16,
     #[serde(default)]
-    #[schema(max_length = 1000)]
     pub(crate) comment: Option<String>,
     /// The group whose sweeper numbers its changes.
     #[serde(default)]
+    #[schema(minimum = -32768, maximum = 32767)]
     pub(crate) sweep_group: i16,
     /// The number before the first.
     #[serde(default)]
@@ -247,7 +248,7 @@ impl From<changefeed::Consumer> for ConsumerOut {
 #[serde(deny_unknown_fields)]
 pub(crate) struct CursorIn {
     /// The cursor of the last change it has read.
-    #[schema(min_length = 1, max_length = 26)]
+    #[schema(min_length = 1)]
     pub(crate) cursor: String,
 }
 
@@ -320,7 +321,6 @@ pub(crate) struct TrimmedOut {
 #[into_params(parameter_in = Query)]
 pub(crate) struct ChangesQuery {
     /// `first`, `last`, a cursor, or in a feed of ULIDs a time.
-    #[param(max_length = 40)]
     pub(crate) after: Option<String>,
     /// Changes at most.
     #[param(minimum = 1, maximum = 10000)]

@@ -224,10 +224,8 @@ pub(crate) struct SessionOut {
 #[into_params(parameter_in = Query)]
 pub(crate) struct SeriesQuery {
     /// Only this kind, for example `feed_rate`.
-    #[param(max_length = 100)]
     pub(crate) kind: Option<String>,
     /// Only of this name.
-    #[param(max_length = 300)]
     pub(crate) name: Option<String>,
 }
 

@@ -62,7 +62,7 @@ pub(crate) struct TriggerText {
     #[schema(pattern = "^[A-Za-z][A-Za-z0-9_-]*$", max_length = 100)]
     pub(crate) name: String,
     /// The table whose changes become events, as in SQL.
-    #[schema(min_length = 1, max_length = 260)]
+    #[schema(min_length = 1)]
     pub(crate) table: String,
     /// Inserted rows.
     #[serde(default)]
@@ -86,14 +86,14 @@ pub(crate) struct TriggerText {
     pub(crate) payload: Option<Vec<String>>,
     /// A SQL condition over `old` and `new`.
     #[serde(default)]
-    #[schema(min_length = 1, max_length = 10000)]
+    #[schema(min_length = 1)]
     pub(crate) when: Option<String>,
     /// Deliver events of one key one after the other.
     #[serde(default)]
     pub(crate) in_order: bool,
     /// The column that decides which; the primary key unless given.
     #[serde(default)]
-    #[schema(min_length = 1, max_length = 128)]
+    #[schema(min_length = 1)]
     pub(crate) order_column: Option<String>,
     /// A feed that every event also enters.
     #[serde(default)]
@@ -101,7 +101,7 @@ pub(crate) struct TriggerText {
     pub(crate) feed: Option<String>,
     /// The column that decides the shard of that feed.
     #[serde(default)]
-    #[schema(min_length = 1, max_length = 128)]
+    #[schema(min_length = 1)]
     pub(crate) shard_by: Option<String>,
     /// Where the events go.
     #[serde(default)]
@@ -112,14 +112,13 @@ pub(crate) struct TriggerText {
     pub(crate) webhook: Option<String>,
     /// The environment variable that holds the address, where the events are delivered.
     #[serde(default)]
-    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$", max_length = 200)]
+    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")]
     pub(crate) webhook_env: Option<String>,
     /// No webhook: a program that uses the library handles the events.
     #[serde(default)]
     pub(crate) in_process: bool,
     /// Headers of every request.
     #[serde(default)]
-    #[schema(max_items = 100)]
     pub(crate) headers: Vec<HeaderText>,
     /// Environment variables with the secrets that sign requests; two while they are exchanged.
     #[serde(default)]
@@ -145,7 +144,7 @@ pub(crate) struct TriggerText {
     pub(crate) backoff_cap_ms: Option<u64>,
     /// Statuses after which there is no other attempt.
     #[serde(default)]
-    #[schema(max_items = 500)]
+    #[schema(value_type = Vec<HttpStatus>)]
     pub(crate) final_statuses: Vec<u16>,
     /// The longest wait that a receiver may ask for.
     #[serde(default = "hour")]
@@ -153,11 +152,11 @@ pub(crate) struct TriggerText {
     pub(crate) max_retry_after_ms: u64,
     /// Requests at the same time from one instance.
     #[serde(default)]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 4_294_967_295_u64)]
     pub(crate) concurrency: Option<u32>,
     /// Requests at the same time from all instances together.
     #[serde(default)]
-    #[schema(minimum = 1)]
+    #[schema(minimum = 1, maximum = 4_294_967_295_u64)]
     pub(crate) concurrency_overall: Option<u32>,
     /// Remove delivered events after this time.
     #[serde(default)]
@@ -184,15 +183,19 @@ fn hour() -> u64 {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderText {
-    #[schema(min_length = 1, max_length = 200)]
+    #[schema(min_length = 1)]
     pub(crate) name: String,
     #[serde(default)]
-    #[schema(max_length = 4000)]
     pub(crate) value: Option<String>,
     #[serde(default)]
-    #[schema(max_length = 200)]
     pub(crate) value_env: Option<String>,
 }
+
+/// A status of HTTP.
+#[derive(ToSchema)]
+#[schema(minimum = 0, maximum = 65535)]
+#[allow(dead_code, reason = "only its description is used")]
+pub(crate) struct HttpStatus(u16);
 
 /// How requests are written.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize, ToSchema)]

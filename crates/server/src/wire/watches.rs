@@ -143,7 +143,7 @@ pub(crate) struct NewWatchIn {
     #[schema(pattern = "^[a-zA-Z0-9_-]+$", min_length = 1, max_length = 100)]
     pub(crate) name: String,
     /// The table, as in SQL.
-    #[schema(min_length = 1, max_length = 260)]
+    #[schema(min_length = 1)]
     pub(crate) table: String,
     /// The address that each batch is posted to.
     #[schema(
@@ -153,7 +153,7 @@ pub(crate) struct NewWatchIn {
     pub(crate) webhook: String,
     /// The environment variable with the secret that signs the requests.
     #[serde(default)]
-    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$", max_length = 200)]
+    #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")]
     pub(crate) secret_env: Option<String>,
     /// Rows in a batch at most.
     #[serde(default)]
