@@ -306,6 +306,12 @@ pub(crate) enum Bench {
         #[arg(long)]
         quick: bool,
     },
+    /// Pages, streams and waiting clients over HTTP
+    Http {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
     /// ULID transactions: one shard, many shards, many ULIDs at once
     Ulids {
         /// Smaller numbers, in less than a minute

@@ -10,10 +10,13 @@ const FRESH: Duration = Duration::from_secs(1);
 /// A feed that we do not know may be a new one.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
+/// All feeds at one moment.
+type All = Arc<[Arc<Feed>]>;
+
 /// The feeds of the database.
 pub(crate) struct Feeds {
     db: Changefeed,
-    known: Mutex<Option<(Instant, Arc<[Arc<Feed>]>)>>,
+    known: Mutex<Option<(Instant, All)>>,
     looking: tokio::sync::Mutex<()>,
 }
 
@@ -32,7 +35,7 @@ impl Feeds {
     }
 
     /// All feeds.
-    pub(crate) async fn all(&self) -> Result<Arc<[Arc<Feed>]>> {
+    pub(crate) async fn all(&self) -> Result<All> {
         self.look(FRESH).await
     }
 
@@ -60,7 +63,7 @@ impl Feeds {
         Ok(feed)
     }
 
-    async fn look(&self, fresh: Duration) -> Result<Arc<[Arc<Feed>]>> {
+    async fn look(&self, fresh: Duration) -> Result<All> {
         if let Some(feeds) = self.recent(fresh) {
             return Ok(feeds);
         }
@@ -70,12 +73,12 @@ impl Feeds {
         }
         let asked = Instant::now();
         let feeds = self.db.store().feeds().await?;
-        let feeds: Arc<[Arc<Feed>]> = feeds.into_iter().map(Arc::new).collect();
+        let feeds: All = feeds.into_iter().map(Arc::new).collect();
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, feeds.clone()));
         Ok(feeds)
     }
 
-    fn recent(&self, fresh: Duration) -> Option<Arc<[Arc<Feed>]>> {
+    fn recent(&self, fresh: Duration) -> Option<All> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known
             .as_ref()

@@ -21,7 +21,7 @@ pub struct Metered {
 
 impl Metered {
     /// Counts what is asked of this store.
-    pub fn new(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
+    pub fn around(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
         Arc::new(Metered {
             inner,
             meters,

@@ -1,6 +1,6 @@
 //! `changefeed serve`
 
-mod files;
+pub(crate) mod files;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) async fn run(
     require_current(db.schema().await?)?;
     let meters = Meters::new();
     // From here on every call of the database is counted.
-    let db = Changefeed::new(Metered::new(db.store().clone(), meters.clone()));
+    let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     let deadline = args.deliver.grace + LAST_WORDS;
     let serving = serve(&db, &args, &meters, out, &shutdown);
     tokio::select! {

@@ -24,7 +24,7 @@ async fn stream(serving: &Serving, path: &str, last: Option<&str>) -> Open {
 
 fn row(event: &Event) -> i64 {
     let data: Value = serde_json::from_str(event.data.as_deref().unwrap()).unwrap();
-    assert_eq!(data["row"].is_object(), true, "{data}");
+    assert!(data["row"].is_object(), "{data}");
     data["row"]["id"].as_i64().unwrap()
 }
 
