@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use changefeed::{
     After, Changefeed, Cursor, DEFAULT_START, Error, FeedHandle, Kind, Result, ShardId,
 };
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::latency::{Log, Publish, judge_rate, publish};
@@ -240,7 +239,6 @@ async fn stream<P: Publish>(
     let changes = (scale.follow.as_secs_f64() * f64::from(RATE)) as usize;
     let log = Arc::new(Log::new(subject.first_id, changes));
     let mut stream = Stream::open(server.address(), &path(&subject.feed)).await?;
-    let (told, mut ended) = mpsc::channel(1);
     let seen = log.clone();
     let following = tokio::spawn(async move {
         let mut left = changes;
@@ -250,17 +248,12 @@ async fn stream<P: Publish>(
                 left -= 1;
             }
         }
-        let _ = told.send(()).await;
         Ok::<_, Error>(())
     });
     let could = publish(vec![subject.writer], &log, RATE).await?;
-    let _ = tokio::time::timeout(PATIENCE, ended.recv()).await;
-    if !following.is_finished() {
-        following.abort();
-        return Err(lost("changes did not reach their stream".to_owned()));
-    }
-    following
+    tokio::time::timeout(PATIENCE, following)
         .await
+        .map_err(|e| lost("changes did not reach their stream".to_owned()).caused_by(e))?
         .map_err(|e| lost("the stream was cut off".to_owned()).caused_by(e))??;
     judge_rate(could, RATE, findings);
     let latencies = log.latencies();

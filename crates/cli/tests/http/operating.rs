@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use changefeed_testkit::backend::Backend;
-use changefeed_testkit::eventually;
+use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::postgres::Cluster;
+use changefeed_testkit::{eventually, run};
 
+use crate::client::get;
 use crate::serving::{Serving, changefeed, orders, out, shop};
 
 pub(crate) async fn it_is_ready_when_everything_is(backend: Arc<dyn Backend>) {
@@ -126,4 +128,43 @@ pub(crate) async fn roles_can_be_split_over_instances(backend: Arc<dyn Backend>)
         .output()
         .unwrap();
     assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// The database is killed under a server with open streams: it says so, lives, and its streams go on
+/// where they were.
+#[test]
+fn promise_11_a_database_that_crashes_is_told_of_and_streams_go_on() {
+    run(async {
+        let cluster = Cluster::start_new();
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::on(&cluster.url()).await);
+        let (_, mut serving) = shop(&backend, &[]).await;
+        let mut stream = get("/api/feeds/orders/shards/1/changes")
+            .header("accept", "text/event-stream")
+            .open(serving.at)
+            .await;
+        assert!(stream.block().await.unwrap().id.is_some());
+        for id in 1..=3 {
+            let sql = format!("insert into orders values ({id}, 1, 'x')");
+            backend.session().await.run(&sql).await;
+            let event = stream.event().await.unwrap();
+            assert!(event.data.unwrap().contains(&format!("\"id\":{id}")));
+            cluster.kill_server();
+            eventually("it is not ready", || async {
+                (serving.get("/readyz").await.status == 503).then_some(())
+            })
+            .await;
+            let refused = serving.get("/api/consumers").await;
+            refused.problem(503);
+            assert!(refused.header("retry-after").is_some());
+            // Who wants to know why nothing works is answered all the same.
+            assert_eq!(serving.get("/metrics").await.status, 200);
+            assert_eq!(serving.get("/api/status").await.status, 200);
+            cluster.start();
+            eventually("it is ready again", || async {
+                (serving.get("/readyz").await.status == 200).then_some(())
+            })
+            .await;
+        }
+        assert!(serving.process.ended().is_none());
+    });
 }
