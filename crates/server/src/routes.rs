@@ -5,6 +5,7 @@ pub(crate) mod consumers;
 pub(crate) mod events;
 pub(crate) mod feeds;
 pub(crate) mod operating;
+pub(crate) mod page;
 pub(crate) mod protocols;
 pub(crate) mod status;
 pub(crate) mod tokens;
@@ -107,7 +108,8 @@ pub(crate) fn guarded(api: Router<Arc<App>>) -> Router<Arc<App>> {
 /// What anybody may ask.
 pub(crate) fn open() -> Router<Arc<App>> {
     Router::new()
-        .route("/", get(operating::root))
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
         .route("/healthz", get(operating::healthz))
         .route("/readyz", get(operating::readyz))
 }

@@ -33,7 +33,7 @@ pub(crate) async fn run(
     let shutdown = signals::shutdown()?;
     if args.demo {
         let database = database_given.then_some(database);
-        return demo::run(database, args.duration, out, shutdown).await;
+        return demo::run(database, args, out, shutdown).await;
     }
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
@@ -41,7 +41,12 @@ pub(crate) async fn run(
     // From here on every call of the database is counted.
     let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     let deadline = args.deliver.grace + LAST_WORDS;
-    let serving = serve(&db, &args, &meters, out, &shutdown);
+    let instance = Instance::prepare(&db, &args, &meters, &shutdown).await?;
+    match instance.url() {
+        Some(url) => out.say(format!("serving at {url}; Ctrl-C stops"))?,
+        None => out.say("serving; Ctrl-C stops")?,
+    }
+    let serving = instance.run(&args);
     tokio::select! {
         ended = serving => ended,
         () = too_late(&shutdown, deadline) => Err(Error::new(
@@ -57,53 +62,82 @@ async fn too_late(shutdown: &CancellationToken, deadline: Duration) {
     tokio::time::sleep(deadline).await;
 }
 
-async fn serve(
-    db: &Changefeed,
-    args: &Serve,
-    meters: &Arc<Meters>,
-    out: &mut Out,
-    shutdown: &CancellationToken,
-) -> Result<()> {
-    let (owner, roles, health) = (instance(), args.roles(), Health::default());
-    // Whichever ends first with an error ends the others.
-    let stop = shutdown.child_token();
-    let server = if roles.contains(&Role::Http) {
-        files::allow_many();
-        let options = options(&args.http, &owner);
-        let (health, meters) = (health.clone(), meters.clone());
-        let server = Server::bind(db.clone(), options, health, meters, stop.clone()).await?;
-        out.say(format!("serving at {}; Ctrl-C stops", server.url()))?;
-        Some(server)
-    } else {
-        out.say("serving; Ctrl-C stops")?;
-        None
-    };
-    let who = Introduction {
-        name: owner.clone(),
-        roles: roles.iter().map(|r| r.as_str().to_owned()).collect(),
-        address: server.as_ref().map(|s| s.address().to_string()),
-    };
-    let run = |role: Role| Part {
-        role,
-        wanted: roles.contains(&role),
-        health: health.clone(),
-        stop: stop.clone(),
-    };
-    let (swept, delivered, watched, (), ()) = tokio::join!(
-        run(Role::Sweep).of(sweep_all(db, &owner, stop.clone())),
-        run(Role::Deliver).of(async {
-            let totals = deliver(db, &args.deliver, &owner, stop.clone()).await;
-            totals.map(drop)
-        }),
-        run(Role::Watch).of(watch::serve(db, args, &owner, stop.clone())),
-        async {
-            if let Some(server) = server {
-                server.run().await;
-            }
-        },
-        announce(db.clone(), who, meters.clone(), stop.clone()),
-    );
-    swept.and(delivered).and(watched)
+/// An instance that listens already, if it is to answer requests, but does nothing yet.
+pub(crate) struct Instance {
+    db: Changefeed,
+    meters: Arc<Meters>,
+    owner: String,
+    roles: Vec<Role>,
+    health: Health,
+    server: Option<Server>,
+    /// Whichever part ends first with an error ends the others.
+    stop: CancellationToken,
+}
+
+impl Instance {
+    /// Binds the address. `db` counts into `meters`.
+    pub(crate) async fn prepare(
+        db: &Changefeed,
+        args: &Serve,
+        meters: &Arc<Meters>,
+        shutdown: &CancellationToken,
+    ) -> Result<Instance> {
+        let (owner, roles, health) = (instance(), args.roles(), Health::default());
+        let stop = shutdown.child_token();
+        let server = if roles.contains(&Role::Http) {
+            files::allow_many();
+            let options = options(&args.http, &owner);
+            let (health, meters) = (health.clone(), meters.clone());
+            Some(Server::bind(db.clone(), options, health, meters, stop.clone()).await?)
+        } else {
+            None
+        };
+        Ok(Instance {
+            db: db.clone(),
+            meters: meters.clone(),
+            owner,
+            roles,
+            health,
+            server,
+            stop,
+        })
+    }
+
+    /// How a browser reaches it, if it can.
+    pub(crate) fn url(&self) -> Option<String> {
+        self.server.as_ref().map(Server::url)
+    }
+
+    /// Does everything that its roles say, until told to stop.
+    pub(crate) async fn run(self, args: &Serve) -> Result<()> {
+        let (db, owner, stop) = (&self.db, &self.owner, &self.stop);
+        let who = Introduction {
+            name: owner.clone(),
+            roles: self.roles.iter().map(|r| r.as_str().to_owned()).collect(),
+            address: self.server.as_ref().map(|s| s.address().to_string()),
+        };
+        let run = |role: Role| Part {
+            role,
+            wanted: self.roles.contains(&role),
+            health: self.health.clone(),
+            stop: stop.clone(),
+        };
+        let (swept, delivered, watched, (), ()) = tokio::join!(
+            run(Role::Sweep).of(sweep_all(db, owner, stop.clone())),
+            run(Role::Deliver).of(async {
+                let totals = deliver(db, &args.deliver, owner, stop.clone()).await;
+                totals.map(drop)
+            }),
+            run(Role::Watch).of(watch::serve(db, args, owner, stop.clone())),
+            async {
+                if let Some(server) = self.server {
+                    server.run().await;
+                }
+            },
+            announce(db.clone(), who, self.meters.clone(), stop.clone()),
+        );
+        swept.and(delivered).and(watched)
+    }
 }
 
 /// A loop of this instance.

@@ -73,10 +73,3 @@ pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
     (kind, app.openapi.clone()).into_response()
 }
-
-/// The start page.
-pub(crate) async fn root() -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
-    let text = "changefeed\n\n/api/status, /api/feeds, /api/openapi.json, /metrics\n";
-    (kind, text).into_response()
-}

@@ -63,10 +63,14 @@ pub(crate) async fn series(
         length: LENGTH,
         series: lines
             .into_iter()
-            .map(|((kind, name), values)| SeriesOut {
-                kind: kind.to_owned(),
-                name,
-                values,
+            .map(|((kind, name), mut values)| {
+                let extra = values.len().saturating_sub(query.last.unwrap_or(LENGTH));
+                values.drain(..extra);
+                SeriesOut {
+                    kind: kind.to_owned(),
+                    name,
+                    values,
+                }
             })
             .collect(),
     }))

@@ -227,6 +227,9 @@ pub(crate) struct SeriesQuery {
     pub(crate) kind: Option<String>,
     /// Only of this name.
     pub(crate) name: Option<String>,
+    /// Only so many values of each, the newest; all that are kept unless given.
+    #[param(minimum = 1, maximum = 720)]
+    pub(crate) last: Option<usize>,
 }
 
 /// The last hour.
