@@ -27,14 +27,15 @@ function ceiling(highest) {
   return [1, 2, 3, 4, 5, 6, 8, 10].map((n) => n * power).find((n) => n >= highest * 0.999) ?? highest;
 }
 
-/** Lines of known values; a gap is a gap. */
+/** Lines of known values; a gap is a gap, but for a sample or two that came late. */
 function runs(values, x, y) {
   const all = [];
-  let run = null;
+  let before = -9;
   values.forEach((value, i) => {
-    if (value === null) { run = null; return; }
-    if (!run) all.push((run = []));
-    run.push([x(i), y(value)]);
+    if (value === null) return;
+    if (i - before > 3) all.push([]);
+    before = i;
+    all.at(-1).push([x(i), y(value)]);
   });
   return all;
 }
@@ -72,7 +73,7 @@ export function chart({ title, lines, length, step, unit = "/s", format = rate, 
   const top = ceiling(Math.max(0, ...sums));
   const y = (v) => HEIGHT - (v / top) * HEIGHT;
   const readout = h("output", { class: "readout", "aria-hidden": "true" });
-  const cursor = s("line", { class: "cursor", y1: 0, y2: HEIGHT, x1: -9, x2: -9 });
+  const cursor = s("line", { class: "cursor", y1: 0, y2: HEIGHT, visibility: "hidden" });
   const grid = [0, 0.5, 1].map((part) => s("line", { class: "grid", x1: 0, x2: 100, y1: HEIGHT * part, y2: HEIGHT * part }));
   const drawn = bars ? stacked(shown, size, top) : shown.map((line) => {
     const x = (i) => (i / Math.max(1, size - 1)) * 100;
@@ -96,12 +97,12 @@ export function chart({ title, lines, length, step, unit = "/s", format = rate, 
           const at = bars ? ((i + 0.5) / size) * 100 : (i / Math.max(1, size - 1)) * 100;
           cursorOf(event).setAttribute("x1", at);
           cursorOf(event).setAttribute("x2", at);
+          cursorOf(event).setAttribute("visibility", "visible");
           const back = ((size - 1 - i) / Math.max(1, size - 1)) * span;
           readoutOf(event).textContent = `${back < step ? "now" : `${duration(back)} ago`}  ${shown.map((l) => `${l.name} ${format(l.points[i])}`).join("  ")}`;
         },
         onpointerleave: (event) => {
-          cursorOf(event).setAttribute("x1", -9);
-          cursorOf(event).setAttribute("x2", -9);
+          cursorOf(event).setAttribute("visibility", "hidden");
           readoutOf(event).textContent = "";
         },
       }, grid, drawn, cursor),

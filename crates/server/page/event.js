@@ -1,19 +1,22 @@
 // One event: what changed, and every attempt to tell of it.
 
 import { h, link } from "./dom.js";
-import { getExact, post } from "./api.js";
+import { get, getExact, post } from "./api.js";
 import { count, duration, json, time } from "./format.js";
 import { action, badge, facts, heading, op, panel, status } from "./parts.js";
 import { compare } from "./rows.js";
 
 export const event = {
-  load: ({ name, signal }) => getExact(`/api/events/${encodeURIComponent(name)}`, signal),
+  async load({ name, signal }) {
+    const [e, status] = await Promise.all([getExact(`/api/events/${encodeURIComponent(name)}`, signal), get("/api/status", signal)]);
+    return { e, status };
+  },
 
-  render(e, { again, mayOperate }) {
+  render({ e }, { again, mayOperate }) {
     return [
       heading([op(e.op), ` ${e.table}`], {
         back: ["Events", "#/events"],
-        aside: mayOperate() && e.op !== undefined && action("Redeliver", {
+        aside: mayOperate() && action("Redeliver", {
           key: "redeliver", tone: "main",
           run: async () => {
             await post(`/api/events/${encodeURIComponent(e.id)}/redeliver`);
@@ -30,7 +33,7 @@ export const event = {
         ["Writer", e.session_variables && h("code", {}, json(e.session_variables, 0))], ["Trace", e.trace_context && h("code", {}, json(e.trace_context, 0))],
       ])),
       panel(e.op === "UPDATE" ? "What changed" : e.op === "MANUAL" ? "Payload" : "Row", { id: "rows" }, compare(e.old, e.new)),
-      panel("Attempts", {}, e.attempts.length ? [timeline(e.attempts), h("ol", { class: "attempts" }, e.attempts.toReversed().map((a, i) => attempt(a, e.attempts.length - i)))]
+      panel("Attempts", {}, e.attempts.length ? [e.attempts.length > 1 && timeline(e.attempts), h("ol", { class: "attempts" }, e.attempts.toReversed().map((a, i) => attempt(a, e.attempts.length - i, e.attempts.length)))]
         : h("p", { class: "note padded" }, e.status === "pending" ? "Nobody has tried yet; a `changefeed serve` that delivers takes it within moments." : "No attempt is in the log.")),
     ];
   },
@@ -46,8 +49,8 @@ function timeline(attempts) {
 
 const tone = (a) => (a.outcome === "success" ? "good" : a.outcome === "failure" ? "bad" : "warn");
 
-function attempt(a, place) {
-  return h("li", { "data-key": `${place} ${a.created_at}` }, h("details", { open: place === 1 || a.outcome !== "success" },
+function attempt(a, place, last) {
+  return h("li", { "data-key": `${place} ${a.created_at}` }, h("details", { open: place === last },
     h("summary", {},
       h("span", { class: "number" }, `#${place}`), badge(a.status ?? a.outcome, tone(a)),
       h("span", { class: "what" }, a.error ?? (a.outcome === "success" ? "accepted" : a.outcome)),

@@ -10,7 +10,7 @@ const PAGE = 50;
 
 export function eventTable(events, { hideTrigger } = {}) {
   if (!events.length) return h("p", { class: "note padded" }, "There is no event.");
-  return table("Events", [{ name: "Captured" }, ...(hideTrigger ? [] : [{ name: "Trigger" }]), { name: "Change" }, { name: "Row", grow: true }, { name: "Status" }, { name: "Tries", end: true, hide: true }],
+  return table("Events", [{ name: "Captured" }, ...(hideTrigger ? [] : [{ name: "Trigger", hide: true }]), { name: "Change" }, { name: "Row", grow: true }, { name: "Status" }, { name: "Tries", end: true, hide: true }],
     events.map((e) => ({
       key: e.id,
       cells: [
@@ -104,7 +104,7 @@ function filters(query, triggers) {
     field("status", "Status", h("select", { name: "status", onchange: choose }, option("", chosen("status"), "all"), option("pending", chosen("status")), option("delivered", chosen("status")), option("error", chosen("status"), "dead letter"), option("archived", chosen("status")))),
     field("http_status", "Answered", h("input", { name: "http_status", inputmode: "numeric", pattern: "[0-9]{3}", size: 5, placeholder: "503", value: chosen("http_status"), onchange: choose })),
     field("error", "Error contains", h("input", { name: "error", size: 12, value: chosen("error"), onchange: choose })),
-    field("since", "Since", h("input", { name: "since", type: "datetime-local", step: 1, value: chosen("since"), onchange: choose })),
-    field("until", "Until", h("input", { name: "until", type: "datetime-local", step: 1, value: chosen("until"), onchange: choose })),
+    field("since", "Since", h("input", { class: "moment", name: "since", type: "datetime-local", step: 1, value: chosen("since"), onchange: choose })),
+    field("until", "Until", h("input", { class: "moment", name: "until", type: "datetime-local", step: 1, value: chosen("until"), onchange: choose })),
     h("div", { class: "field end-field" }, h("button", { type: "submit" }, "Filter"), FIELDS.some((f) => query.get(f)) && h("a", { class: "button quiet", href: "#/events" }, "Clear")));
 }

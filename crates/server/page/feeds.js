@@ -16,7 +16,7 @@ export function feedTable(status, series) {
     return empty("There is no feed yet. Make one from a table, without changing the application:",
       "changefeed feed create orders --from orders --shard-by customer_id --shards 4");
   }
-  return table("Feeds", [{ name: "Feed" }, { name: "Rate", hide: true, grow: true }, { name: "Per second", end: true }, { name: "Lag per shard" }, { name: "Consumers" }],
+  return table("Feeds", [{ name: "Feed" }, { name: "Rate", hide: true, draw: true }, { name: "Per second", end: true }, { name: "Lag per shard" }, { name: "Consumers" }],
     status.feeds.map((f) => ({
       key: f.feed,
       cells: [
@@ -70,7 +70,7 @@ function consumers(status) {
 
 function consumerTable(list) {
   const most = Math.max(1, ...list.map((c) => c.lag_changes));
-  return table("Consumers", [{ name: "Consumer" }, { name: "Shard" }, { name: "Behind", grow: true }, { name: "Changes", end: true }, { name: "Lag", end: true }, { name: "Cursor", hide: true, end: true }, { name: "Stored", hide: true, end: true }],
+  return table("Consumers", [{ name: "Consumer" }, { name: "Shard" }, { name: "Behind", draw: true }, { name: "Changes", end: true }, { name: "Lag", end: true }, { name: "Cursor", hide: true, end: true }, { name: "Stored", hide: true, end: true }],
     list.map((c) => ({
       key: `${c.name} ${c.feed} ${c.shard}`,
       cells: [c.name, h("span", {}, link(at(c.feed), c.feed), `/${c.shard}`),

@@ -12,9 +12,12 @@ export function panel(title, { id, aside, note } = {}, ...content) {
     content);
 }
 
-/** A table. Columns are `{name, end, hide}`: `end` for numbers, `hide` where there is no room. */
+/**
+ * A table. Columns are `{name}` with `end` for numbers, `hide` where there is no room, `draw` for
+ * drawings and `grow` for what takes the rest.
+ */
 export function table(caption, columns, rows) {
-  const shape = (column) => [column.end && "end", column.hide && "wide", column.grow && "grow"].filter(Boolean).join(" ") || null;
+  const shape = (column) => [column.end && "end", column.hide && "wide", column.grow && "grow", column.draw && "draw"].filter(Boolean).join(" ") || null;
   return h("div", { class: "scroll", tabindex: rows.length > 12 ? "0" : null, role: "region", "aria-label": caption },
     h("table", {},
       h("caption", { class: "unseen" }, caption),

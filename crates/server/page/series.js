@@ -4,7 +4,7 @@ import { h } from "./dom.js";
 import { get } from "./api.js";
 
 const RANGES = { "5 min": 60, "15 min": 180, "1 hour": 720 };
-let range = "15 min";
+let range = "5 min";
 export const length = () => RANGES[range];
 
 /** How far charts look back; one choice for all of them. */

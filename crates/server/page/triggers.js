@@ -16,7 +16,7 @@ export function triggerTable(status, series) {
     return empty("There is no event trigger yet. Post every change of a table to a webhook:",
       "changefeed trigger create orders --table orders --webhook https://example.com/hooks/orders");
   }
-  return table("Event triggers", [{ name: "Trigger" }, { name: "Succeeded", hide: true, grow: true }, { name: "Failed", hide: true, grow: true }, { name: "Success", end: true }, { name: "Pending", end: true }, { name: "Dead letters", end: true }],
+  return table("Event triggers", [{ name: "Trigger" }, { name: "Succeeded", hide: true, draw: true }, { name: "Failed", hide: true, draw: true }, { name: "Success", end: true }, { name: "Pending", end: true }, { name: "Dead letters", end: true }],
     status.triggers.map((t) => {
       const good = series.of("trigger_success_rate", t.trigger);
       const bad = series.of("trigger_failure_rate", t.trigger);

@@ -24,7 +24,7 @@ export function watchTable(status, series) {
     return empty("There is no watch yet. Hand the changed rows of a table to a webhook, in batches:",
       "changefeed watch create mail --table orders --webhook https://example.com/mail");
   }
-  return table("Watches", [{ name: "Watch" }, { name: "Backlog", hide: true, grow: true }, { name: "Now", grow: true }, { name: "Pending", end: true }, { name: "Leased", end: true }, { name: "Parked", end: true }],
+  return table("Watches", [{ name: "Watch" }, { name: "Backlog", hide: true, draw: true }, { name: "Now", draw: true }, { name: "Pending", end: true }, { name: "Leased", end: true }, { name: "Parked", end: true }],
     status.watches.map((w) => ({
       key: w.watch,
       cells: [
@@ -77,7 +77,7 @@ export const watch = {
               h("li", { class: "bad" }, h("span", { class: "swatch" }), "parked ", h("b", {}, upTo(w.parked))))),
             chart({ title: "Not processed yet", unit: "", format: count, length: length(), step: series.step, lines: [{ name: "rows", values: series.of("watch_unprocessed", w.name), tone: "calm" }] })),
           panel("Parked rows", { note: w.parked > w.parked_changes.length ? `the oldest ${w.parked_changes.length} of ${upTo(w.parked)}` : null },
-            w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true }, { name: "Parked", end: true }],
+            w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true, hide: true }, { name: "Parked", end: true }],
               w.parked_changes.map((p) => ({ key: `${p.version}`, cells: [line(p.key), h("span", { class: `op ${p.operation}` }, p.operation.toUpperCase()), p.error ?? "", count(p.attempts), ago(p.since_ms)] })))
               : h("p", { class: "note padded" }, "No row was given up."))),
         h("div", { class: "narrow-column" },
