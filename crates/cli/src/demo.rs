@@ -109,7 +109,10 @@ pub(crate) async fn run(
 /// Everything that follows the shop. What an earlier demo in the same file has defined stays, but the
 /// receiver has a new address.
 async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]> {
-    let feeds = [feed(db, "orders", 2).await?, feed(db, "order-log", 1).await?];
+    let feeds = [
+        feed(db, "orders", 2).await?,
+        feed(db, "order-log", 1).await?,
+    ];
     let shipping = TriggerDefinition {
         name: "shipping".parse()?,
         table: db.table("orders")?,

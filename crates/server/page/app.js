@@ -163,13 +163,13 @@ async function session() {
 
 // ---------------------------------------------------------------- light and dark
 
-const THEMES = { auto: "Theme: system", light: "Theme: light", dark: "Theme: dark" };
+const THEMES = { auto: "system", light: "light", dark: "dark" };
 
 function theme(name) {
   const button = document.getElementById("theme");
   if (name === "auto") delete document.documentElement.dataset.theme;
   else document.documentElement.dataset.theme = name;
-  button.textContent = THEMES[name];
+  button.replaceChildren(h("span", { class: "theme-word" }, "Theme: "), THEMES[name]);
   button.onclick = () => {
     const names = Object.keys(THEMES);
     const next = names[(names.indexOf(name) + 1) % names.length];

@@ -31,7 +31,7 @@ export const instances = {
     return [
       heading("Instances"),
       !db.reachable && h("ul", { class: "attention" }, h("li", { class: "bad" }, db.error ?? "The database cannot be reached.")),
-      panel("Who serves", {}, status.instances.length ? table("Who serves", [{ name: "Instance", grow: true }, { name: "Does" }, { name: "Holds" }, { name: "Address", hide: true }, { name: "Version", hide: true }, { name: "Up", end: true }, { name: "Seen", end: true }],
+      panel("Who serves", {}, status.instances.length ? table("Who serves", [{ name: "Instance" }, { name: "Does", grow: true }, { name: "Holds" }, { name: "Address", hide: true }, { name: "Version", hide: true }, { name: "Up", end: true }, { name: "Seen", end: true }],
         status.instances.map((i) => ({
           key: i.name,
           cells: [[h("span", { title: i.name }, instance(i.name)), i.name === status.instance && [" ", badge("this one")]], i.roles.join(", "),

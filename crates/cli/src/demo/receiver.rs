@@ -88,8 +88,6 @@ fn answer(status: u16, message: &str) -> Reply {
     Reply::Answer {
         status,
         headers: vec![("content-type".to_owned(), "application/json".to_owned())],
-        body: serde_json::json!({ "message": message })
-            .to_string()
-            .into(),
+        body: serde_json::json!({ "message": message }).to_string().into(),
     }
 }

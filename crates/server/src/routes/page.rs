@@ -106,7 +106,9 @@ fn current(file: &File) -> Cow<'static, str> {
 #[cfg(debug_assertions)]
 fn current(file: &File) -> Cow<'static, str> {
     std::env::var_os("CHANGEFEED_PAGE")
-        .and_then(|directory| std::fs::read_to_string(std::path::Path::new(&directory).join(file.name)).ok())
+        .and_then(|directory| {
+            std::fs::read_to_string(std::path::Path::new(&directory).join(file.name)).ok()
+        })
         .map_or(Cow::Borrowed(file.content), Cow::Owned)
 }
 
@@ -149,7 +151,13 @@ mod tests {
     #[test]
     fn nothing_is_made_of_markup() {
         for file in FILES.iter().filter(|f| f.name.ends_with(".js")) {
-            for word in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+            for word in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "document.write",
+                "eval(",
+            ] {
                 assert!(!file.content.contains(word), "{} has {word}", file.name);
             }
         }
