@@ -9,6 +9,7 @@
 //! of their own that are removed at the end, also after an error.
 
 mod events;
+mod http;
 mod idle;
 mod latency;
 mod machine;
@@ -88,6 +89,26 @@ pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Re
             Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
             Backend::SqlServer { .. } => Err(not_yet("watches")),
+        },
+    )
+    .await
+}
+
+/// Measures what HTTP adds, in the database that a URL names. `program` is the program whose `serve`
+/// is looked at from outside.
+pub async fn http(
+    url: &str,
+    program: &Path,
+    options: Options,
+    progress: impl Fn(&str),
+) -> Result<Report> {
+    measured(
+        options,
+        &progress,
+        async |scale, findings| match Backend::parse(url)? {
+            Backend::Postgres { url } => postgres::http(&url, program, scale, findings).await,
+            Backend::Sqlite { path } => sqlite::http(&path, program, scale, findings).await,
+            Backend::SqlServer { .. } => Err(not_yet("pages over HTTP")),
         },
     )
     .await

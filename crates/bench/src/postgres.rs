@@ -16,6 +16,7 @@ use std::path::Path;
 use changefeed::Result;
 use changefeed::postgres::tokio_postgres;
 
+use crate::http::{PAGE, Subject, measure as over_http};
 use crate::idle::{self, Backends};
 use crate::latency::{self, Publish};
 use crate::report::Findings;
@@ -61,6 +62,54 @@ pub(crate) async fn watches(
     let scratch = Scratch::prepare(Target::parse(url)?).await?;
     let measured = watches::measure(&scratch, scale, findings).await;
     finish(scratch, measured, findings).await
+}
+
+/// Measures what HTTP adds and returns the server's name and version.
+pub(crate) async fn http(
+    url: &str,
+    program: &Path,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(Target::parse(url)?).await?;
+    let measured = served(&scratch, program, url, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+async fn served(
+    scratch: &Scratch,
+    program: &Path,
+    url: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let version = scratch.version().await?;
+    let feed = scratch.feed(1).await?;
+    let changes = scale.pages * PAGE;
+    findings.doing(&format!("writing {changes} changes"));
+    let first_id = scratch.next_change_id().await?;
+    let last_id = first_id + changes as i64 - 1;
+    let feed_id = feed.definition().id.0;
+    scratch
+        .run(&format!(
+            "insert into changefeed.change (feed_id, shard, change_id) \
+             select {feed_id}, 0, i from generate_series({first_id}, {last_id}) i"
+        ))
+        .await?;
+    scratch.drain().await?;
+    scratch
+        .run("vacuum analyze changefeed.numbered, changefeed.progress")
+        .await?;
+    let subject = Subject {
+        db: &scratch.db,
+        writer: Trickle::new(scratch, feed_id).await?,
+        feed,
+        first_id: last_id + 1,
+        program,
+        url,
+    };
+    over_http(subject, scale, findings).await?;
+    Ok(version)
 }
 
 /// Removes what was written, also after an error.

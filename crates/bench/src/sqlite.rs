@@ -7,9 +7,12 @@ mod scratch;
 mod ulids;
 mod watches;
 
+use std::path::Path;
+
 use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
 
+use crate::http::{PAGE, Subject, measure as over_http};
 use crate::idle::{self, Backends};
 use crate::latency::{self, Publish};
 use crate::report::Findings;
@@ -84,6 +87,59 @@ pub(crate) async fn watches(
         "SQLite {}",
         changefeed::sqlite::rusqlite::version()
     ))
+}
+
+/// Measures what HTTP adds and returns the engine's name and version.
+pub(crate) async fn http(
+    path: &str,
+    program: &Path,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(path).await?;
+    let url = format!("sqlite:{path}");
+    let measured = served(&scratch, program, &url, scale, findings).await;
+    findings.doing("removing what the measures have written");
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
+}
+
+async fn served(
+    scratch: &Scratch,
+    program: &Path,
+    url: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<()> {
+    let feed = scratch.feed().await?;
+    let feed_id = feed.definition().id.0;
+    let changes = (scale.pages * PAGE) as i64;
+    findings.doing(&format!("writing {changes} changes"));
+    let connection = scratch.store.connection()?;
+    let connection = blocking(move || {
+        connection
+            .execute(read::FILL, (feed_id, changes))
+            .map_err(db)?;
+        Ok(connection)
+    })
+    .await?;
+    let subject = Subject {
+        db: &scratch.db,
+        feed,
+        writer: Trickle {
+            connection: Some(connection),
+            feed_id,
+        },
+        first_id: changes + 1,
+        program,
+        url,
+    };
+    over_http(subject, scale, findings).await
 }
 
 async fn measures(scratch: &Scratch, scale: &Scale, findings: &mut Findings<'_>) -> Result<()> {

@@ -110,6 +110,8 @@ pub fn migration_script(url: &str) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use changefeed_core::Kind;
+
     use super::*;
 
     #[test]

@@ -21,6 +21,7 @@ mod watch;
 
 pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
+pub use changefeed_engine::sinks::webhook::Target as WebhookTarget;
 pub use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions, without_secrets};
 pub use changefeed_engine::sinks::{Exec, PostBatches};
 pub use changefeed_engine::{

@@ -9,11 +9,15 @@ use changefeed::{
 };
 use clap::{Parser, Subcommand};
 
+mod serve;
+mod token;
 mod watch;
 
 pub(crate) use events::{
     Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
 };
+pub(crate) use serve::{Http, Role, Serve};
+pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
@@ -80,6 +84,9 @@ pub(crate) enum Command {
     /// Look at captured events, and deliver them again
     #[command(subcommand)]
     Event(Event),
+    /// Create, list and take back tokens of the HTTP interface
+    #[command(subcommand)]
+    Token(Token),
     /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
     /// Look for what keeps changes from being captured or delivered
@@ -92,21 +99,6 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct Serve {
-    /// Bring a living example: an SQLite database with an application that writes to it
-    #[arg(long)]
-    pub(crate) demo: bool,
-    /// How long the demo runs; until stopped unless given
-    #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
-    pub(crate) duration: Option<Duration>,
-    /// Run the commands of watches that were defined with --exec
-    #[arg(long)]
-    pub(crate) allow_exec: bool,
-    #[command(flatten)]
-    pub(crate) deliver: Deliver,
 }
 
 #[derive(Debug, clap::Args)]
@@ -310,6 +302,12 @@ pub(crate) enum Bench {
     },
     /// Capture, fetching, delivery and idling of event triggers
     Events {
+        /// Smaller numbers, in less than a minute
+        #[arg(long)]
+        quick: bool,
+    },
+    /// Pages, streams and waiting clients over HTTP
+    Http {
         /// Smaller numbers, in less than a minute
         #[arg(long)]
         quick: bool,

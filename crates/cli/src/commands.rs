@@ -11,6 +11,7 @@ pub(crate) mod migrate;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sweep;
+pub(crate) mod token;
 pub(crate) mod trigger;
 pub(crate) mod uninstall;
 pub(crate) mod watch;

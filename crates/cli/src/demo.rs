@@ -1,7 +1,9 @@
-//! `serve --demo`: a small shop that keeps writing orders to an SQLite database, and the feeds
-//! that follow it, live in the terminal.
+//! `serve --demo`: a small shop that keeps writing orders to an SQLite database, and everything that
+//! can follow it: feeds, a consumer, an event trigger and a watch whose receiver sometimes fails. The
+//! feeds appear in the terminal, and all of it on the dashboard.
 
-mod mail;
+mod receiver;
+mod report;
 mod shop;
 
 use std::time::Duration;
@@ -9,16 +11,24 @@ use std::time::Duration;
 use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
 use changefeed::{
-    After, Backend, CancellationToken, Change, Changefeed, Content, Error, Kind, NewFeed, Result,
-    ShardId, Source,
+    After, Backend, CancellationToken, Capture, Change, Changefeed, Content, Delivery, Error,
+    FeedHandle, Kind, NewFeed, Result, Retry, Setting, ShardId, Source, TriggerDefinition, Updates,
+    WatchDefinition, WatchSpec,
 };
+use changefeed_receiver::Receiver;
+use changefeed_server::{Metered, Meters};
 use serde::Deserialize;
 
+use crate::args::Serve;
+use crate::commands::serve::Instance;
 use crate::output::Out;
+
+/// How long an order waits for its next attempt: a dead letter is to be seen within seconds.
+const RETRY_AFTER: Duration = Duration::from_secs(3);
 
 pub(crate) async fn run(
     database: Option<&str>,
-    duration: Option<Duration>,
+    args: Serve,
     out: &mut Out,
     shutdown: CancellationToken,
 ) -> Result<()> {
@@ -39,16 +49,17 @@ pub(crate) async fn run(
                 .advise("leave --db away, or use --db sqlite:PATH"),
         );
     };
+    let meters = Meters::new();
     let db = changefeed::connect(&url).await?;
+    let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     db.migrate().await?;
     shop::open(&path)?;
-    let feeds = [
-        feed(&db, "orders", 2).await?,
-        feed(&db, "order-log", 1).await?,
-    ];
-    welcome(&url, database.is_some(), out)?;
+    let receiver = receiver::start().await?;
+    let feeds = define(&db, &receiver).await?;
+    let (instance, args) = listen(&db, args, &meters, &shutdown).await?;
+    welcome(&url, instance.url().as_deref(), database.is_some(), out)?;
 
-    if let Some(duration) = duration {
+    if let Some(duration) = args.duration {
         let stop = shutdown.clone();
         tokio::spawn(async move {
             tokio::time::sleep(duration).await;
@@ -57,6 +68,10 @@ pub(crate) async fn run(
     }
     let stop = shutdown.clone();
     let shop = tokio::task::spawn_blocking(move || shop::run(&path, &stop));
+    let reading = feeds[0].clone();
+    let stop = shutdown.clone();
+    let report = tokio::spawn(async move { report::run(&reading, &stop).await });
+    let serving = tokio::spawn(async move { instance.run(&args).await });
 
     let mut changes = SelectAll::new();
     for feed in &feeds {
@@ -68,33 +83,22 @@ pub(crate) async fn run(
             ));
         }
     }
-    let (mail, mut letters) = mail::start(&db, &shutdown);
     let mut seen = 0;
-    loop {
-        tokio::select! {
-            () = shutdown.cancelled() => break,
-            Some(letter) = letters.recv() => {
-                if !out.is_json() {
-                    out.line(format!("{:<12} {letter}", "watch mail"))?;
-                }
-            }
-            Some((feed, shard, change)) = changes.next() => {
-                if out.is_json() {
-                    out.change(&feed.parse()?, shard, &change?)?;
-                } else {
-                    out.line(describe(&feed, shard, &change?))?;
-                }
-                seen += 1;
-            }
+    while let Some(Some((feed, shard, change))) = shutdown.run_until_cancelled(changes.next()).await
+    {
+        if out.is_json() {
+            out.change(&feed.parse()?, shard, &change?)?;
+        } else {
+            out.line(describe(&feed, shard, &change?))?;
         }
         out.flush()?;
+        seen += 1;
     }
-    mail.await.unwrap_or_else(|e| {
-        Err(Error::new(Kind::Database, "the demo's watch broke down").caused_by(e))
-    })?;
-    shop.await.unwrap_or_else(|e| {
-        Err(Error::new(Kind::Database, "the demo's shop broke down").caused_by(e))
-    })?;
+    for part in [shop, report, serving] {
+        part.await.unwrap_or_else(|e| {
+            Err(Error::new(Kind::Database, "a part of the demo broke down").caused_by(e))
+        })?;
+    }
     out.say(format!("\nstopped after {seen} changes"))?;
     if database.is_none() {
         out.say("the demo's database is removed")?;
@@ -102,8 +106,69 @@ pub(crate) async fn run(
     Ok(())
 }
 
+/// Everything that follows the shop. What an earlier demo in the same file has defined stays, but the
+/// receiver has a new address.
+async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]> {
+    let feeds = [
+        feed(db, "orders", 2).await?,
+        feed(db, "order-log", 1).await?,
+    ];
+    let shipping = TriggerDefinition {
+        name: "shipping".parse()?,
+        table: db.table("orders")?,
+        capture: Capture {
+            insert: true,
+            update: Updates::Any,
+            delete: true,
+            manual: true,
+            ..Capture::default()
+        },
+        delivery: Delivery {
+            webhook: Some(Setting::Value(receiver.url("/shipping"))),
+            retry: Retry {
+                num_retries: receiver::REFUSALS - 1,
+                interval: RETRY_AFTER,
+                timeout: Duration::from_secs(10),
+                ..Retry::default()
+            },
+            ..Delivery::default()
+        },
+    };
+    db.create_trigger(&shipping, true).await?;
+    let mail = WatchSpec {
+        // A second start finds the receiver at another address.
+        replace: true,
+        definition: Some(WatchDefinition {
+            webhook: Some(receiver.url("/mail")),
+            batch: Some(10),
+            attempts: Some(receiver::REFUSALS),
+            ..WatchDefinition::default()
+        }),
+        ..WatchSpec::new("mail".parse()?, db.table("orders")?)
+    };
+    db.store().open_watch(&mail).await?;
+    Ok(feeds)
+}
+
+/// Listens where it was told; a newcomer whose port is taken gets another one.
+async fn listen(
+    db: &Changefeed,
+    mut args: Serve,
+    meters: &std::sync::Arc<Meters>,
+    shutdown: &CancellationToken,
+) -> Result<(Instance, Serve)> {
+    let instance = match Instance::prepare(db, &args, meters, shutdown).await {
+        Err(error) if error.kind() == Kind::Unavailable => {
+            args.http.listen.set_port(0);
+            Instance::prepare(db, &args, meters, shutdown).await
+        }
+        prepared => prepared,
+    };
+    Ok((instance?, args))
+}
+
 /// A feed of the shop's orders, new or from an earlier demo in the same file.
-async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<changefeed::FeedHandle> {
+async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<FeedHandle> {
     match db.feed(name).await {
         Err(error) if error.kind() == Kind::NotFound => {}
         found => return found,
@@ -118,7 +183,7 @@ async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<changefeed::Fe
     db.create_feed(&new).await
 }
 
-fn welcome(url: &str, kept: bool, out: &mut Out) -> Result<()> {
+fn welcome(url: &str, dashboard: Option<&str>, kept: bool, out: &mut Out) -> Result<()> {
     // As it was started, so that the lines below can be copied.
     let program = std::env::args()
         .next()
@@ -129,14 +194,17 @@ A small shop writes orders to {url}{}
 and knows nothing of changefeed: triggers publish every insert, update and delete to the feeds
   orders      2 shards, by customer: each customer's orders stay in order
   order-log   1 shard: everything in one order
-Numbers are gapless in each shard, whatever the writers do. The watch
-  mail        is handed the rows that have changed, net, in batches that any number of instances share
+Numbers are gapless in each shard, whatever the writers do.
+  shipping    is an event trigger: every change is posted to a receiver that sometimes fails
+  mail        is a watch: rows that have changed, net, in batches; some are refused and parked
+  report      is a consumer that reads every now and then, and lags behind in between
+
+See all of it at {}
 
 Try, in another terminal:
   {program} --db {url} status
   {program} --db {url} feed read orders --shard 0 --after first --limit 5
   {program} --db {url} feed tail order-log --consumer me
-  {program} --db {url} watch orders --name mine --with-columns --json
   sqlite3 {} \"update orders set status = 'vip' where id = 1\"
 
 Ctrl-C stops.
@@ -146,6 +214,7 @@ Ctrl-C stops.
         } else {
             " (removed when the demo ends)"
         },
+        dashboard.unwrap_or("no address, because of --only"),
         url.trim_start_matches("sqlite:"),
     ))
 }

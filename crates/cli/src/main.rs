@@ -39,6 +39,7 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
         Command::Deliver(deliver) => commands::deliver::run(&database, deliver, out).await,
         Command::Trigger(trigger) => commands::trigger::run(&database, trigger, out).await,
         Command::Event(event) => commands::event::run(&database, event, out).await,
+        Command::Token(token) => commands::token::run(&database, token, out).await,
         Command::Doctor => commands::doctor::run(&database, out).await,
         Command::Status => commands::status::run(&database, out).await,
         Command::Bench(bench) => commands::bench::run(&database, bench, out).await,

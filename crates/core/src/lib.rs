@@ -4,6 +4,7 @@
 //! loop, and the seams ([`Store`]) behind which each database lives. Nothing in this crate knows
 //! a driver, opens a file or a socket, or decides by the name of a database.
 
+mod access;
 mod bounds;
 mod change;
 mod consumer;
@@ -13,6 +14,7 @@ mod delivery;
 mod error;
 mod event;
 mod feed;
+mod instance;
 mod lease;
 mod name;
 mod pace;
@@ -28,6 +30,7 @@ mod ulid_transaction;
 mod wake;
 mod watch;
 
+pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
@@ -44,6 +47,7 @@ pub use feed::{
     Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
     Trimmed,
 };
+pub use instance::{Announcement, Connections, Instance, Tallies, Tally};
 pub use lease::{Lease, LeaseHolder};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
@@ -51,8 +55,8 @@ pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
-    ConsumerStore, EventStore, FeedStore, LeaseStore, SchemaStore, Store, SweepReport, SweepStore,
-    SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
+    AccessStore, ConsumerStore, EventStore, FeedStore, InstanceStore, LeaseStore, SchemaStore,
+    Store, SweepReport, SweepStore, SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
 };
 pub use table::{Fold, TableName};
 pub use template::fill;

@@ -9,12 +9,12 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    After, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Consumer, ConsumerName, Cursor,
-    EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId, Finding, Finished, Fold,
-    Incident, Lease, LeaseHolder, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed,
-    Page, Redelivery, Result, SchemaState, Settled, ShardId, ShardState, Subscription, SweepGroup,
-    Take, TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings,
-    WatchSpec, WatchStatus,
+    AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Connections,
+    Consumer, ConsumerName, Cursor, EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId,
+    Finding, Finished, Fold, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
+    LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
+    ShardId, ShardState, Subscription, SweepGroup, Take, TokenId, TriggerDefinition, TriggerState,
+    Trimmed, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -301,6 +301,35 @@ pub trait WatchStore: Send + Sync {
     }
 }
 
+/// Who may ask what over HTTP.
+#[async_trait]
+pub trait AccessStore: Send + Sync {
+    /// All tokens, those that are over included, oldest first.
+    async fn tokens(&self) -> Result<Vec<AccessToken>>;
+
+    /// Creates a token.
+    async fn create_token(&self, new: &NewToken) -> Result<AccessToken>;
+
+    /// Takes a token back. Returns whether there was one that had not been taken back before.
+    async fn revoke_token(&self, id: &TokenId) -> Result<bool>;
+}
+
+/// What instances know of each other, and what this one uses of the database.
+#[async_trait]
+pub trait InstanceStore: Send + Sync {
+    /// Says that an instance is there, and forgets those that were not heard of for `forget`.
+    async fn announce(&self, announcement: &Announcement, forget: Duration) -> Result<()>;
+
+    /// Says that an instance is gone.
+    async fn withdraw(&self, name: &str) -> Result<()>;
+
+    /// All instances that were heard of, by name.
+    async fn instances(&self) -> Result<Vec<Instance>>;
+
+    /// The connections of this process.
+    fn connections(&self) -> Connections;
+}
+
 /// Everything a database does for us.
 pub trait Store:
     SchemaStore
@@ -313,6 +342,8 @@ pub trait Store:
     + TriggerStore
     + EventStore
     + WatchStore
+    + AccessStore
+    + InstanceStore
 {
 }
 
@@ -327,5 +358,7 @@ impl<T> Store for T where
         + TriggerStore
         + EventStore
         + WatchStore
+        + AccessStore
+        + InstanceStore
 {
 }

@@ -4,6 +4,7 @@
 //! one call of a server-side function, so this crate holds no lock and no transaction between
 //! round trips. The rooms are the same as in the other stores.
 
+mod access;
 mod backfill;
 mod backlog;
 mod capture;
@@ -20,6 +21,7 @@ mod event_log;
 mod events;
 mod feeds;
 mod floors;
+mod instances;
 mod leases;
 mod quote;
 mod read;

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, Result};
+use changefeed_core::{Connections, Error, Kind, Result};
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 use tokio::sync::Semaphore;
 
@@ -59,6 +59,24 @@ impl Pool {
             })
         })
         .await
+    }
+
+    /// How many of the connections there are, and how many are in use.
+    pub(crate) fn connections(&self) -> Connections {
+        let idle = self
+            .idle
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len();
+        let reading = READERS - self.seats.available_permits();
+        let writing = usize::from(self.writer.try_lock().is_err());
+        Connections {
+            most: READERS + 1,
+            open: idle + reading + 1,
+            idle: idle + 1 - writing,
+            // Neither a semaphore nor a mutex says how many wait for it.
+            waiting: 0,
+        }
     }
 
     /// The file.

@@ -37,6 +37,7 @@
 //!
 //! Feeds that the writer orders itself are written in ULID transactions: see [`begin_ulid`].
 
+mod access;
 mod backfill;
 mod backlog;
 mod capture;
@@ -52,6 +53,7 @@ mod event_row;
 mod events;
 mod feeds;
 mod inspect;
+mod instances;
 mod leases;
 mod quote;
 mod read;

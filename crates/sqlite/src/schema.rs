@@ -13,11 +13,12 @@ use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
 /// Each brings the schema from the version before to its own, which it writes to
 /// `changefeed_schema`.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     include_str!("../migrations/0001_feeds.sql"),
     include_str!("../migrations/0002_ulids.sql"),
     include_str!("../migrations/0003_events.sql"),
     include_str!("../migrations/0004_watches.sql"),
+    include_str!("../migrations/0005_access.sql"),
 ];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);

@@ -4,6 +4,7 @@
 //! one call of a stored procedure, so this crate holds no lock and no transaction between round
 //! trips. The rooms are the same as in the other stores.
 
+mod access;
 mod backfill;
 mod capture;
 mod condition;
@@ -21,6 +22,7 @@ mod event_log;
 mod event_statements;
 mod events;
 mod feeds;
+mod instances;
 mod json;
 mod leases;
 mod platform;

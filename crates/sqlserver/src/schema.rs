@@ -9,7 +9,7 @@ use crate::SqlServerStore;
 use crate::connection::Connection;
 
 /// Every step, by ascending version.
-const MIGRATIONS: [(i32, &str); 4] = [
+const MIGRATIONS: [(i32, &str); 5] = [
     (1, include_str!("../migrations/0001_feeds.sql")),
     (
         2,
@@ -21,6 +21,7 @@ const MIGRATIONS: [(i32, &str); 4] = [
     ),
     (3, include_str!("../migrations/0003_events.sql")),
     (4, include_str!("../migrations/0004_watches.sql")),
+    (5, include_str!("../migrations/0005_access.sql")),
 ];
 
 /// Keeps migrations apart, until the transaction ends.

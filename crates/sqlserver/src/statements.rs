@@ -7,7 +7,10 @@ use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, quote};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
-const FILES: [(&str, &str); 7] = [
+const FILES: [(&str, &str); 10] = [
+    ("announce.sql", include_str!("sql/announce.sql")),
+    ("instances.sql", include_str!("sql/instances.sql")),
+    ("tokens.sql", include_str!("sql/tokens.sql")),
     ("columns.sql", include_str!("sql/columns.sql")),
     ("consumers.sql", include_str!("sql/consumers.sql")),
     ("ends.sql", include_str!("sql/ends.sql")),

@@ -3,6 +3,7 @@
 //!
 //! [`Backend`]: crate::backend::Backend
 
+pub mod access;
 pub mod backfill;
 pub mod capture;
 pub mod consumers;
@@ -107,6 +108,12 @@ macro_rules! conformance {
                 a_view_is_refused
                 a_dropped_feed_leaves_the_table_writable
                 many_rows_in_one_statement_are_one_change_each
+            }
+            access {
+                a_token_is_kept_without_its_secret_until_it_is_revoked
+                a_token_ends_when_its_time_is_over
+                a_token_that_allows_nothing_is_refused
+                instances_see_each_other
             }
             backfill {
                 existing_rows_get_numbers_below_the_start

@@ -13,7 +13,7 @@ use crate::scale::Scale;
 /// Changes per page.
 const PAGE: usize = 1000;
 
-const FILL: &str = "
+pub(super) const FILL: &str = "
 with recursive i (n) as (values (1) union all select n + 1 from i where n < ?2)
 insert into changefeed_change (feed_id, shard, change_id) select ?1, 0, n from i";
 const BARE: &str = "select change_sequence_number, change_id from changefeed_numbered

@@ -1,5 +1,6 @@
 //! `changefeed bench`
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use changefeed::{Backend, Error, Kind, Result};
@@ -7,6 +8,7 @@ use changefeed_bench::Options;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Bench;
+use crate::commands::serve::files;
 use crate::output::Out;
 
 pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()> {
@@ -22,10 +24,11 @@ pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()
             changefeed_bench::feeds(database, Options { quick }, tell).await?
         }
         Bench::Events { quick } => {
-            let program = std::env::current_exe().map_err(|e| {
-                Error::new(Kind::Unavailable, "this program does not find itself").caused_by(e)
-            })?;
-            changefeed_bench::events(database, &program, Options { quick }, tell).await?
+            changefeed_bench::events(database, &itself()?, Options { quick }, tell).await?
+        }
+        Bench::Http { quick } => {
+            files::allow_many();
+            changefeed_bench::http(database, &itself()?, Options { quick }, tell).await?
         }
         Bench::Ulids { quick } => {
             changefeed_bench::ulids(database, Options { quick }, tell).await?
@@ -61,6 +64,13 @@ pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()
         .notes
         .iter()
         .try_for_each(|note| out.line(format!("note: {note}")))
+}
+
+/// The program that is looked at from outside.
+fn itself() -> Result<PathBuf> {
+    std::env::current_exe().map_err(|e| {
+        Error::new(Kind::Unavailable, "this program does not find itself").caused_by(e)
+    })
 }
 
 fn spinner() -> ProgressBar {

@@ -16,7 +16,7 @@ pub(crate) async fn run(database: &str, args: Deliver, out: &mut Out) -> Result<
     require_current(db.schema().await?)?;
     let shutdown = signals::shutdown()?;
     out.say("delivering events until stopped")?;
-    let totals = deliver(&db, &args, shutdown).await?;
+    let totals = deliver(&db, &args, &instance(), shutdown).await?;
     if out.is_json() {
         return out.object(&totals);
     }
@@ -30,16 +30,16 @@ pub(crate) async fn run(database: &str, args: Deliver, out: &mut Out) -> Result<
 pub(crate) async fn deliver(
     db: &Changefeed,
     args: &Deliver,
+    owner: &str,
     shutdown: CancellationToken,
 ) -> Result<DispatchTotals> {
-    let owner = instance();
     let options = DispatchOptions {
         batch: args.event_batch,
         fetch_interval: args.fetch_interval,
         lease: args.lease,
         concurrency: args.concurrency as usize,
         grace: args.grace,
-        ..DispatchOptions::new(&owner)
+        ..DispatchOptions::new(owner)
     };
     let webhooks = WebhookOptions {
         allow_private_addresses: !args.refuse_private_addresses,
@@ -55,7 +55,7 @@ pub(crate) async fn deliver(
             ended
         },
         async {
-            let ended = db.clean_up_on_schedule(&owner, stop.clone()).await;
+            let ended = db.clean_up_on_schedule(owner, stop.clone()).await;
             stop.cancel();
             ended
         }

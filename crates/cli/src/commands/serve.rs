@@ -1,12 +1,18 @@
 //! `changefeed serve`
 
+pub(crate) mod files;
+
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::{CancellationToken, Changefeed, Remedy, Result, SweepGroup, require_current};
+use changefeed::{
+    CancellationToken, Changefeed, Error, Kind, Remedy, Result, SweepGroup, require_current,
+};
+use changefeed_server::{Health, Introduction, Metered, Meters, Options, Server, announce};
 use tokio::task::JoinHandle;
 
-use crate::args::Serve;
+use crate::args::{Http, Role, Serve};
 use crate::commands::deliver::deliver;
 use crate::commands::watch;
 use crate::connect;
@@ -15,6 +21,8 @@ use crate::{demo, signals};
 
 /// How soon a sweep group that was added while we run gets its sweeper.
 const LOOK_FOR_GROUPS: Duration = Duration::from_secs(2);
+/// What may be left to do when the last delivery is over.
+const LAST_WORDS: Duration = Duration::from_secs(15);
 
 pub(crate) async fn run(
     database: &str,
@@ -25,34 +33,152 @@ pub(crate) async fn run(
     let shutdown = signals::shutdown()?;
     if args.demo {
         let database = database_given.then_some(database);
-        return demo::run(database, args.duration, out, shutdown).await;
+        return demo::run(database, args, out, shutdown).await;
     }
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
-    out.say("serving; Ctrl-C stops")?;
-    // Whichever ends first with an error ends the others.
-    let stop = shutdown.child_token();
-    let (swept, delivered, watched) = tokio::join!(
-        async {
-            let ended = sweep_all(&db, stop.clone()).await;
-            stop.cancel();
-            ended
-        },
-        async {
-            let ended = deliver(&db, &args.deliver, stop.clone()).await;
-            stop.cancel();
-            ended
-        },
-        async {
-            let ended = watch::serve(&db, &args, stop.clone()).await;
-            stop.cancel();
-            ended
-        }
-    );
-    swept?;
-    delivered?;
-    watched?;
+    let meters = Meters::new();
+    // From here on every call of the database is counted.
+    let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
+    let deadline = args.deliver.grace + LAST_WORDS;
+    let instance = Instance::prepare(&db, &args, &meters, &shutdown).await?;
+    match instance.url() {
+        Some(url) => out.say(format!("serving at {url}; Ctrl-C stops"))?,
+        None => out.say("serving; Ctrl-C stops")?,
+    }
+    let serving = instance.run(&args);
+    tokio::select! {
+        ended = serving => ended,
+        () = too_late(&shutdown, deadline) => Err(Error::new(
+            Kind::Unavailable,
+            format!("it did not stop within {}", humantime::format_duration(deadline)),
+        )),
+    }?;
     out.say("stopped")
+}
+
+async fn too_late(shutdown: &CancellationToken, deadline: Duration) {
+    shutdown.cancelled().await;
+    tokio::time::sleep(deadline).await;
+}
+
+/// An instance that listens already, if it is to answer requests, but does nothing yet.
+pub(crate) struct Instance {
+    db: Changefeed,
+    meters: Arc<Meters>,
+    owner: String,
+    roles: Vec<Role>,
+    health: Health,
+    server: Option<Server>,
+    /// Whichever part ends first with an error ends the others.
+    stop: CancellationToken,
+}
+
+impl Instance {
+    /// Binds the address. `db` counts into `meters`.
+    pub(crate) async fn prepare(
+        db: &Changefeed,
+        args: &Serve,
+        meters: &Arc<Meters>,
+        shutdown: &CancellationToken,
+    ) -> Result<Instance> {
+        let (owner, roles, health) = (instance(), args.roles(), Health::default());
+        let stop = shutdown.child_token();
+        let server = if roles.contains(&Role::Http) {
+            files::allow_many();
+            let options = options(&args.http, &owner);
+            let (health, meters) = (health.clone(), meters.clone());
+            Some(Server::bind(db.clone(), options, health, meters, stop.clone()).await?)
+        } else {
+            None
+        };
+        Ok(Instance {
+            db: db.clone(),
+            meters: meters.clone(),
+            owner,
+            roles,
+            health,
+            server,
+            stop,
+        })
+    }
+
+    /// How a browser reaches it, if it can.
+    pub(crate) fn url(&self) -> Option<String> {
+        self.server.as_ref().map(Server::url)
+    }
+
+    /// Does everything that its roles say, until told to stop.
+    pub(crate) async fn run(self, args: &Serve) -> Result<()> {
+        let (db, owner, stop) = (&self.db, &self.owner, &self.stop);
+        let who = Introduction {
+            name: owner.clone(),
+            roles: self.roles.iter().map(|r| r.as_str().to_owned()).collect(),
+            address: self.server.as_ref().map(|s| s.address().to_string()),
+        };
+        let run = |role: Role| Part {
+            role,
+            wanted: self.roles.contains(&role),
+            health: self.health.clone(),
+            stop: stop.clone(),
+        };
+        let (swept, delivered, watched, (), ()) = tokio::join!(
+            run(Role::Sweep).of(sweep_all(db, owner, stop.clone())),
+            run(Role::Deliver).of(async {
+                let totals = deliver(db, &args.deliver, owner, stop.clone()).await;
+                totals.map(drop)
+            }),
+            run(Role::Watch).of(watch::serve(db, args, owner, stop.clone())),
+            async {
+                if let Some(server) = self.server {
+                    server.run().await;
+                }
+            },
+            announce(db.clone(), who, self.meters.clone(), stop.clone()),
+        );
+        swept.and(delivered).and(watched)
+    }
+}
+
+/// A loop of this instance.
+struct Part {
+    role: Role,
+    wanted: bool,
+    health: Health,
+    stop: CancellationToken,
+}
+
+impl Part {
+    /// Runs it, if this instance does such things; when it ends, everything else ends too.
+    async fn of(self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        if !self.wanted {
+            return Ok(());
+        }
+        self.health.runs(self.role.as_str());
+        let ended = work.await;
+        let why = match &ended {
+            Ok(()) => "it was stopped".to_owned(),
+            Err(error) => error.to_string(),
+        };
+        self.health.ended(self.role.as_str(), why);
+        self.stop.cancel();
+        ended
+    }
+}
+
+/// What was typed about HTTP.
+fn options(http: &Http, owner: &str) -> Options {
+    Options {
+        tls: http.tls_cert.clone().zip(http.tls_key.clone()),
+        allow_hosts: http.allow_host.clone(),
+        cors_origins: http.cors_origin.clone(),
+        max_body: http.max_body,
+        max_requests: http.max_requests as usize,
+        max_waiting: http.max_waiting as usize,
+        request_timeout: http.request_timeout,
+        keep_alive: http.keep_alive,
+        ..Options::new(http.listen, owner)
+    }
 }
 
 /// Who we are among the instances: unique to this process.
@@ -69,16 +195,15 @@ pub(crate) fn instance() -> String {
 }
 
 /// Runs a sweeper for every group that has shards, until told to stop.
-async fn sweep_all(db: &Changefeed, shutdown: CancellationToken) -> Result<()> {
+async fn sweep_all(db: &Changefeed, owner: &str, shutdown: CancellationToken) -> Result<()> {
     let mut sweepers: BTreeMap<SweepGroup, JoinHandle<Result<()>>> = BTreeMap::new();
-    let owner = instance();
     loop {
         if db.needs_sweeping() {
             match db.sweep_groups().await {
                 Ok(groups) => {
                     for group in groups {
                         sweepers.entry(group).or_insert_with(|| {
-                            let sweeper = db.sweeper(group, &owner);
+                            let sweeper = db.sweeper(group, owner);
                             let stop = shutdown.clone();
                             tokio::spawn(async move { sweeper.run(|_| {}, stop).await.map(drop) })
                         });

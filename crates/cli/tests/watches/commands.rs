@@ -110,8 +110,9 @@ fn serve_runs_what_is_defined() {
             0
         );
         scene.app.run("insert into orders values (1, 'a')").await;
-        let mut serving =
-            Running::start(changefeed(&url, &["serve", "--allow-exec"]).stdout(Stdio::null()));
+        let mut serving = Running::start(
+            changefeed(&url, &["serve", "--allow-exec", "--only", "watch"]).stdout(Stdio::null()),
+        );
         eventually_true("it is parked", async || {
             json_lines(&url, &["watch", "show", "g", "--json"])[0]["parked"] == 1
         })

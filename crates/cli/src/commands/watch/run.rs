@@ -114,9 +114,11 @@ impl WatchFunction for Print<'_> {
 pub(crate) async fn serve(
     db: &Changefeed,
     args: &Serve,
+    owner: &str,
     shutdown: CancellationToken,
 ) -> Result<()> {
     let terms = Terms {
+        owner: owner.to_owned(),
         allow_exec: args.allow_exec,
         webhooks: WebhookOptions {
             allow_private_addresses: !args.deliver.refuse_private_addresses,
@@ -176,6 +178,7 @@ pub(crate) async fn serve(
 /// What watches may do here.
 #[derive(Clone)]
 struct Terms {
+    owner: String,
     allow_exec: bool,
     webhooks: WebhookOptions,
 }
@@ -212,10 +215,15 @@ async fn run_defined(
             ..WatchSpec::new(watch.name.clone(), watch.table.clone())
         };
         let watch = db.store().open_watch(&spec).await?;
-        Watcher::new(db.store().clone(), watch, definition.settings(), instance())
-            .run(&*function, stop.clone())
-            .await
-            .map(drop)
+        Watcher::new(
+            db.store().clone(),
+            watch,
+            definition.settings(),
+            terms.owner,
+        )
+        .run(&*function, stop.clone())
+        .await
+        .map(drop)
     };
     if let Err(error) = ended.await {
         let advice = error.advice().unwrap_or_default();

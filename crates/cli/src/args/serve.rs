@@ -1,0 +1,128 @@
+//! `changefeed serve`, as written.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use super::{Deliver, duration};
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Serve {
+    /// Bring a living example: an SQLite database with an application that writes to it
+    #[arg(long)]
+    pub(crate) demo: bool,
+    /// How long the demo runs; until stopped unless given
+    #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
+    pub(crate) duration: Option<Duration>,
+    /// Do only this, to split the work over instances
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
+    pub(crate) only: Vec<Role>,
+    /// Run the commands of watches that were defined with --exec
+    #[arg(long)]
+    pub(crate) allow_exec: bool,
+    #[command(flatten)]
+    pub(crate) http: Http,
+    #[command(flatten)]
+    pub(crate) deliver: Deliver,
+}
+
+impl Serve {
+    /// What this instance does.
+    pub(crate) fn roles(&self) -> Vec<Role> {
+        let all = [Role::Sweep, Role::Deliver, Role::Watch, Role::Http];
+        all.into_iter()
+            .filter(|role| self.only.is_empty() || self.only.contains(role))
+            .collect()
+    }
+}
+
+/// What an instance does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Role {
+    /// Give numbers to committed changes
+    Sweep,
+    /// Deliver events, and clean up after them
+    Deliver,
+    /// Hand changed rows to functions
+    Watch,
+    /// Answer requests
+    Http,
+}
+
+impl Role {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Role::Sweep => "sweep",
+            Role::Deliver => "deliver",
+            Role::Watch => "watch",
+            Role::Http => "http",
+        }
+    }
+}
+
+/// The HTTP server.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "HTTP")]
+pub(crate) struct Http {
+    /// Where the HTTP server listens; other than loopback only if there are tokens
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8787", value_parser = address)]
+    pub(crate) listen: SocketAddr,
+    /// The certificate of HTTPS with its chain, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let pages of this origin read; '*' for all
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) cors_origin: Vec<String>,
+    /// A name of this machine that requests may use, besides localhost
+    #[arg(long, value_name = "NAME")]
+    pub(crate) allow_host: Vec<String>,
+    /// The largest body of a request
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    pub(crate) max_body: usize,
+    /// Requests at work at the same time
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) max_requests: u32,
+    /// Long polls and streams at the same time
+    #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) max_waiting: u32,
+    /// How long a request may take, its wait not counted
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub(crate) request_timeout: Duration,
+    /// How often a stream without news shows a sign of life
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    pub(crate) keep_alive: Duration,
+}
+
+/// An address with its port, or a port alone.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    if let Some(port) = text.strip_prefix("localhost:")
+        && let Ok(port) = port.parse::<u16>()
+    {
+        return Ok(([127, 0, 0, 1], port).into());
+    }
+    Err(format!(
+        "'{text}' is not an address: write an IP address and a port, like 127.0.0.1:8787"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_port() {
+        assert!(address("127.0.0.1:0").is_ok() && address("[::1]:80").is_ok());
+        assert_eq!(address("localhost:81"), address("127.0.0.1:81"));
+        for bad in ["8787", "127.0.0.1", "example.com:80", ""] {
+            assert!(address(bad).unwrap_err().contains("like 127.0.0.1:8787"));
+        }
+    }
+}

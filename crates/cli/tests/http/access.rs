@@ -1,0 +1,215 @@
+//! Who may what.
+
+use std::sync::Arc;
+
+use changefeed_testkit::backend::Backend;
+use changefeed_testkit::eventually;
+use serde_json::json;
+
+use crate::client::{Request, get, request};
+use crate::reading::CHANGES;
+use crate::serving::{Serving, changefeed, orders, out, shop, token};
+
+/// The smallest right that each of these needs, and the status it has with it.
+fn questions() -> Vec<(&'static str, Request, u16)> {
+    let empty = |method: &str, path: &str| request(method, path).json(json!({}));
+    vec![
+        ("read:orders", get(CHANGES), 200),
+        ("read:orders", get("/api/feeds/orders"), 200),
+        ("read:orders", get("/feeds/orders"), 200),
+        ("read", get("/api/status"), 200),
+        ("read", get("/api/series"), 200),
+        ("read", get("/api/consumers"), 200),
+        ("read", get("/api/triggers"), 200),
+        ("read", get("/api/events"), 200),
+        ("read", get("/api/watches"), 200),
+        ("read", get("/api/instances"), 200),
+        ("read", get("/api/incidents"), 200),
+        ("read", get("/api/findings"), 200),
+        ("read", get("/metrics"), 200),
+        ("operate", empty("POST", "/api/triggers/nope/pause"), 404),
+        ("operate", empty("POST", "/api/triggers/nope/resume"), 404),
+        ("operate", empty("POST", "/api/triggers/nope/invoke"), 404),
+        ("operate", empty("POST", "/api/triggers/nope/backfill"), 404),
+        ("operate", empty("POST", "/api/events/nope/redeliver"), 404),
+        ("operate", empty("POST", "/api/events/redeliver"), 400),
+        ("operate", empty("POST", "/api/events/clean-up"), 400),
+        ("operate", empty("POST", "/api/watches/nope/retry"), 404),
+        ("operate", empty("POST", "/api/feeds/nope/backfill"), 404),
+        ("operate", empty("POST", "/api/feeds/nope/trim"), 400),
+        (
+            "operate",
+            empty("PUT", "/api/feeds/orders/consumers/c/shards/0"),
+            400,
+        ),
+        (
+            "operate",
+            request("DELETE", "/api/feeds/orders/consumers/c"),
+            404,
+        ),
+        ("administer", empty("POST", "/api/feeds"), 400),
+        ("administer", request("DELETE", "/api/feeds/nope"), 404),
+        ("administer", empty("POST", "/api/triggers"), 400),
+        ("administer", empty("PUT", "/api/triggers/nope"), 400),
+        ("administer", request("DELETE", "/api/triggers/nope"), 404),
+        ("administer", empty("POST", "/api/watches"), 400),
+        ("administer", request("DELETE", "/api/watches/nope"), 404),
+        ("administer", empty("POST", "/api/watches/nope/reset"), 404),
+        ("administer", get("/api/tokens"), 200),
+        ("administer", empty("POST", "/api/tokens"), 400),
+        (
+            "administer",
+            request("DELETE", "/api/tokens/aaaaaaaaaaaa"),
+            404,
+        ),
+    ]
+}
+
+pub(crate) async fn every_scope_may_what_it_says_and_nothing_else(backend: Arc<dyn Backend>) {
+    let url = orders(&backend).await;
+    let scopes = ["read:orders", "read", "operate", "administer"];
+    let tokens = scopes.map(|scope| token(&url, scope));
+    let other = token(&url, "read:other");
+    let serving = Serving::start(&url, &[]);
+    for (needed, question, status) in questions() {
+        let level = scopes.iter().position(|s| *s == needed).unwrap();
+        question.send(serving.at).await.problem(401);
+        let wrong = question.clone().token("cft_aaaaaaaaaaaa_00");
+        wrong.send(serving.at).await.problem(401);
+        for (have, token) in tokens.iter().enumerate() {
+            let answer = question.clone().token(token).send(serving.at).await;
+            let expected = if have >= level { status } else { 403 };
+            assert_eq!(
+                answer.status, expected,
+                "{needed} with {}: {answer:?}",
+                scopes[have]
+            );
+        }
+        let answer = question.clone().token(&other).send(serving.at).await;
+        assert_eq!(answer.status, 403, "{needed} with another feed: {answer:?}");
+    }
+    // Whoever may read one feed sees that one only.
+    let list = |token: &str| get("/api/feeds").token(token);
+    let seen = list(&tokens[0]).send(serving.at).await.json(200);
+    assert_eq!(seen["feeds"].as_array().unwrap().len(), 1);
+    let seen = list(&other).send(serving.at).await.json(200);
+    assert_eq!(seen["feeds"].as_array().unwrap().len(), 0);
+    // The health of a process is no secret.
+    assert_eq!(serving.get("/healthz").await.status, 200);
+    assert_eq!(serving.get("/readyz").await.status, 200);
+    assert_eq!(serving.get("/").await.status, 200);
+    // A secret is shown once, and kept nowhere.
+    let made = request("POST", "/api/tokens")
+        .json(json!({"name": "new", "scopes": ["read:orders", "operate"]}))
+        .token(&tokens[3])
+        .send(serving.at)
+        .await
+        .json(201);
+    let secret = made["token"].as_str().unwrap().rsplit('_').next().unwrap();
+    let listed = get("/api/tokens").token(&tokens[3]).send(serving.at).await;
+    assert!(!listed.body.contains(secret) && listed.body.contains("\"new\""));
+    assert!(!out(&url, &["token", "list", "--json"]).contains(secret));
+    let may = get("/api/session").token(made["token"].as_str().unwrap());
+    let may = may.send(serving.at).await.json(200);
+    assert_eq!(may["scopes"], json!(["read:orders", "operate"]));
+}
+
+pub(crate) async fn a_revoked_token_opens_nothing_and_its_streams_end(backend: Arc<dyn Backend>) {
+    let url = orders(&backend).await;
+    let token = token(&url, "read:orders");
+    let serving = Serving::start(&url, &["--keep-alive", "100ms"]);
+    let mut stream = get(CHANGES)
+        .token(&token)
+        .header("accept", "text/event-stream")
+        .open(serving.at)
+        .await;
+    assert!(stream.block().await.is_some());
+    let id = token.split('_').nth(1).unwrap();
+    out(&url, &["token", "revoke", id]);
+    while stream.block().await.is_some() {}
+    eventually("nothing opens", || async {
+        let answer = get(CHANGES).token(&token).send(serving.at).await;
+        (answer.status == 401).then_some(())
+    })
+    .await;
+    // That there was one is remembered: nobody gets in without.
+    serving.get(CHANGES).await.problem(401);
+    let again = changefeed(&url, &["token", "revoke", id]).output().unwrap();
+    assert!(!again.status.success());
+}
+
+pub(crate) async fn without_tokens_only_this_machine_is_answered(backend: Arc<dyn Backend>) {
+    let (url, serving) = shop(&backend, &["--allow-host", "feeds.local"]).await;
+    let refused = changefeed(&url, &["serve", "--listen", "0.0.0.0:0"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    assert!(said.contains("there are no tokens") && said.contains("changefeed token create"));
+
+    for host in [
+        "evil.example",
+        "evil.example:8787",
+        "192.168.7.7",
+        "localhost.evil.example",
+    ] {
+        let answer = get("/api/feeds")
+            .header("host", host)
+            .send(serving.at)
+            .await;
+        assert!(
+            answer.problem(403).contains("does not answer to the name"),
+            "{host}"
+        );
+    }
+    let port = serving.at.port();
+    for host in [
+        "localhost".to_owned(),
+        format!("localhost:{port}"),
+        "feeds.local".to_owned(),
+    ] {
+        let answer = get("/api/feeds")
+            .header("host", host)
+            .send(serving.at)
+            .await;
+        assert_eq!(answer.status, 200);
+    }
+    // A page of another site may not write, whatever it calls itself.
+    let write = || request("POST", "/api/feeds").json(json!({"name": "x"}));
+    for (name, value) in [
+        ("origin", "http://evil.example"),
+        ("origin", "null"),
+        ("origin", "http://localhost:1"),
+        ("sec-fetch-site", "cross-site"),
+    ] {
+        write()
+            .header(name, value)
+            .send(serving.at)
+            .await
+            .problem(403);
+    }
+    let ours = write().header("origin", format!("http://{}", serving.at));
+    assert_eq!(ours.send(serving.at).await.status, 201);
+    for (name, value) in [
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+    ] {
+        assert_eq!(serving.get("/api/feeds").await.header(name), Some(value));
+    }
+    let foreign = get("/api/feeds").header("origin", "http://app.example");
+    let answer = foreign.send(serving.at).await;
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+    drop(serving);
+
+    let serving = Serving::start(&url, &["--cors-origin", "http://app.example"]);
+    let answer = foreign.send(serving.at).await;
+    let allowed = answer.header("access-control-allow-origin");
+    assert_eq!(allowed, Some("http://app.example"));
+    let written = write()
+        .header("origin", "http://app.example")
+        .send(serving.at)
+        .await;
+    assert_eq!(written.status, 409, "it is there already");
+}

@@ -1,0 +1,86 @@
+//! Bearer tokens of the HTTP interface.
+
+use async_trait::async_trait;
+use changefeed_core::{
+    AccessStore, AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId,
+};
+use tokio_postgres::Row;
+
+use crate::PostgresStore;
+use crate::error::db;
+
+#[async_trait]
+impl AccessStore for PostgresStore {
+    async fn tokens(&self) -> Result<Vec<AccessToken>> {
+        let client = self.client().await?;
+        let statement = client
+            .prepare_cached(include_str!("sql/tokens.sql"))
+            .await
+            .map_err(db)?;
+        let rows = client.query(&statement, &[]).await.map_err(db)?;
+        rows.iter().map(token).collect()
+    }
+
+    async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
+        new.validate()?;
+        let client = self.client().await?;
+        let milliseconds = new.expires_after.map(|after| {
+            i64::try_from(after.as_millis())
+                .unwrap_or(i64::MAX)
+                .min(FOREVER)
+        });
+        client
+            .execute(
+                "insert into changefeed.access_token (token_id, name, digest, scopes, expires_at) \
+                 values ($1, $2, $3, $4, clock_timestamp() + $5 * interval '1 millisecond')",
+                &[
+                    &new.id.as_str(),
+                    &new.name,
+                    &new.digest.0.as_slice(),
+                    &Scope::list(&new.scopes),
+                    &milliseconds.map(|ms| ms as f64),
+                ],
+            )
+            .await
+            .map_err(db)?;
+        self.tokens()
+            .await?
+            .into_iter()
+            .find(|token| token.id == new.id)
+            .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
+    }
+
+    async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
+        let client = self.client().await?;
+        let revoked = client
+            .execute(
+                "update changefeed.access_token set revoked_at = clock_timestamp() \
+                 where token_id = $1 and revoked_at is null",
+                &[&id.as_str()],
+            )
+            .await
+            .map_err(db)?;
+        Ok(revoked > 0)
+    }
+}
+
+/// A thousand years: what is added to a time must stay a time.
+const FOREVER: i64 = 1000 * 365 * 86_400_000;
+
+fn token(row: &Row) -> Result<AccessToken> {
+    let digest: Vec<u8> = row.get(2);
+    Ok(AccessToken {
+        id: row.get::<_, String>(0).parse()?,
+        name: row.get(1),
+        digest: TokenDigest(
+            digest.try_into().map_err(|_| {
+                Error::new(Kind::Database, "a token's digest does not have 32 bytes")
+            })?,
+        ),
+        scopes: Scope::parse_list(row.get(3))?,
+        created_at: row.get(4),
+        expires_at: row.get(5),
+        expired: row.get(6),
+        revoked_at: row.get(7),
+    })
+}

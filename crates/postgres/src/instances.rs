@@ -1,0 +1,80 @@
+//! What instances know of each other.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::{Announcement, Connections, Instance, InstanceStore, Result};
+
+use crate::PostgresStore;
+use crate::error::db;
+
+#[async_trait]
+impl InstanceStore for PostgresStore {
+    async fn announce(&self, announcement: &Announcement, forget: Duration) -> Result<()> {
+        let client = self.client().await?;
+        let statement = client
+            .prepare_cached(include_str!("sql/announce.sql"))
+            .await
+            .map_err(db)?;
+        let tallies = serde_json::to_string(&announcement.tallies).unwrap_or_default();
+        client
+            .execute(
+                &statement,
+                &[
+                    &announcement.name,
+                    &announcement.roles.join(" "),
+                    &announcement.address,
+                    &announcement.version,
+                    &tallies,
+                    &forget.as_secs_f64(),
+                ],
+            )
+            .await
+            .map_err(db)?;
+        Ok(())
+    }
+
+    async fn withdraw(&self, name: &str) -> Result<()> {
+        let client = self.client().await?;
+        client
+            .execute("delete from changefeed.instance where name = $1", &[&name])
+            .await
+            .map_err(db)?;
+        Ok(())
+    }
+
+    async fn instances(&self) -> Result<Vec<Instance>> {
+        let client = self.client().await?;
+        let rows = client
+            .query(include_str!("sql/instances.sql"), &[])
+            .await
+            .map_err(db)?;
+        Ok(rows
+            .iter()
+            .map(|row| Instance {
+                name: row.get(0),
+                roles: words(row.get(1)),
+                address: row.get(2),
+                version: row.get(3),
+                up_ms: row.get(4),
+                seen_ms: row.get(5),
+                // Whatever another version wrote must not hide the instance.
+                tallies: serde_json::from_str(row.get(6)).unwrap_or_default(),
+            })
+            .collect())
+    }
+
+    fn connections(&self) -> Connections {
+        let status = self.inner.pool.status();
+        Connections {
+            most: status.max_size,
+            open: status.size,
+            idle: status.available,
+            waiting: status.waiting,
+        }
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,96 @@
+// Everything at a glance.
+
+import { h, link } from "./dom.js";
+import { get } from "./api.js";
+import { ago, count, duration, instance, rate, upTo } from "./format.js";
+import { badge, empty, figure, heading, panel } from "./parts.js";
+import { chart, spark } from "./chart.js";
+import { feedTable } from "./feeds.js";
+import { triggerTable } from "./triggers.js";
+import { watchTable } from "./watches.js";
+import { instanceTable } from "./instances.js";
+import { length, lines, ranges, sum } from "./series.js";
+import { following } from "./tail.js";
+
+export const overview = {
+  async load({ signal }) {
+    const [status, series] = await Promise.all([get("/api/status", signal), lines(signal)]);
+    return { status, series };
+  },
+
+  render({ status, series }, { again, signal, state }) {
+    const rates = sum(series.all("feed_rate"));
+    const good = sum(series.all("trigger_success_rate"));
+    const bad = sum(series.all("trigger_failure_rate"));
+    const total = (list, what) => list.reduce((all, one) => all + (one[what] ?? 0), 0);
+    const lagging = worst(status);
+    const pending = total(status.watches, "unprocessed");
+    const dead = total(status.triggers, "dead");
+    const named = (state.feed && status.feeds.find((f) => f.feed === state.feed)) || status.feeds[0];
+    return [
+      heading("Overview", { aside: ranges(again) }),
+      attention(status),
+      h("div", { class: "figures" },
+        figure("Changes", rate(total(status.feeds, "rate")), { unit: "/s", href: "#/feeds", more: `${count(status.feeds.length)} ${status.feeds.length === 1 ? "feed" : "feeds"}`, drawing: spark(rates, { length: length(), label: "Changes per second" }) }),
+        figure("Longest lag", lagging ? duration(lagging.ms) : "none", { href: "#/feeds", tone: lagging?.ms > 60000 ? "warn" : null, more: lagging ? lagging.who : "everybody has read everything", drawing: spark(sum(series.all("consumer_lag")), { length: length(), tone: "calm", label: "Changes not read yet" }) }),
+        figure("Deliveries", rate(total(status.triggers, "success_rate")), { unit: "/s", href: "#/triggers", more: `${rate(total(status.triggers, "failure_rate"))}/s failed`, drawing: spark(good, { length: length(), tone: "good", label: "Successful attempts per second" }) }),
+        figure("Dead letters", upTo(dead), { href: "#/events?status=error", tone: dead ? "bad" : null, more: dead ? "given up" : "nothing was given up", drawing: spark(bad, { length: length(), tone: "bad", label: "Failed attempts per second" }) }),
+        figure("Watches behind", upTo(pending), { unit: " rows", href: "#/watches", more: `${upTo(total(status.watches, "parked"))} parked`, drawing: spark(sum(series.all("watch_unprocessed")), { length: length(), tone: "calm", label: "Rows not processed yet" }) })),
+      h("div", { class: "columns" },
+        h("div", { class: "wide-column" },
+          panel("Feeds", {}, feedTable(status, series)),
+          panel("Event triggers", { id: "triggers" },
+            status.triggers.length > 0 && chart({ title: "Attempts", bars: true, length: length(), step: series.step, lines: [{ name: "succeeded", values: good, tone: "good" }, { name: "failed", values: bad, tone: "bad" }] }),
+            triggerTable(status, series)),
+          panel("Watches", {}, watchTable(status, series))),
+        h("div", { class: "narrow-column" },
+          panel("Live tail", {
+            aside: status.feeds.length > 1 && h("label", {}, h("span", { class: "unseen" }, "Feed"),
+              h("select", { "aria-label": "Feed of the live tail", onchange: (e) => { state.feed = e.target.value; again(); } },
+                status.feeds.map((f) => h("option", { value: f.feed, selected: f.feed === named?.feed }, f.feed)))),
+          }, named ? following(named.feed, state, signal) : empty("There is no feed to follow yet.")),
+          panel("Instances", { id: "instances" }, instanceTable(status)),
+          incidents(status))),
+      h("p", { class: "foot" }, `changefeed ${status.version} · answered by ${instance(status.instance)} · ${status.database.connections.open} of ${status.database.connections.most} database connections open`),
+    ];
+  },
+};
+
+/** Who is furthest behind: a shard that waits for its numbers, or a consumer. */
+function worst(status) {
+  const all = [
+    ...status.feeds.flatMap((f) => f.shards.map((s) => ({ ms: s.lag_ms ?? 0, who: `${f.feed}/${s.shard}` }))),
+    ...status.consumers.map((c) => ({ ms: c.lag_ms, who: `${c.name} in ${c.feed}/${c.shard}` })),
+  ].filter((one) => one.ms > 0);
+  return all.sort((a, b) => b.ms - a.ms)[0];
+}
+
+/** What needs a person, each with the way there. */
+function attention(status) {
+  const list = [];
+  const add = (tone, href, text) => list.push(h("li", { class: tone }, link(href, text)));
+  if (!status.database.reachable) add("bad", "#/instances", status.database.error ?? "The database cannot be reached.");
+  if (status.sampled_at && status.age_ms > 20000) add("warn", "#/instances", `The numbers are old: they were sampled ${ago(status.age_ms)}.`);
+  for (const t of status.triggers) {
+    if (t.paused !== null) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} is paused: ${t.paused}`);
+    if (t.overdue_ms > 60000) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} has events that are overdue for ${duration(t.overdue_ms)}.`);
+    if (t.dead) add("bad", `#/events?trigger=${encodeURIComponent(t.trigger)}&status=error`, `Trigger ${t.trigger} has ${upTo(t.dead)} dead ${t.dead === 1 ? "letter" : "letters"}.`);
+  }
+  for (const w of status.watches) {
+    if (w.parked) add("bad", `#/watches/${encodeURIComponent(w.watch)}`, `Watch ${w.watch} has ${upTo(w.parked)} parked ${w.parked === 1 ? "row" : "rows"}.`);
+  }
+  for (const c of status.consumers) {
+    if (c.expired) add("bad", `#/feeds/${encodeURIComponent(c.feed)}`, `Consumer ${c.name} stands at changes of ${c.feed}/${c.shard} that were trimmed.`);
+  }
+  if (status.incidents.length) add("bad", "#/instances", `${count(status.incidents.length)} ${status.incidents.length === 1 ? "shard has" : "shards have"} lost a writer.`);
+  if (!list.length) return null;
+  return h("ul", { class: "attention", "aria-label": "In need of a look", "data-key": "attention" }, list);
+}
+
+function incidents(status) {
+  if (!status.incidents.length) {
+    return panel("Incidents", {}, h("p", { class: "note padded" }, badge("none", "good"), " No shard has lost a writer."));
+  }
+  return panel("Incidents", {}, h("ul", { class: "plain-list" }, status.incidents.map((i) =>
+    h("li", {}, badge(`${count(i.count)} lost`, "bad"), ` shard ${i.shard} of ${i.feed}, ${ago(i.since_ms)}`))));
+}

@@ -1,0 +1,92 @@
+// Watches: rows that wait, rows in hand, rows given up.
+
+import { h, link } from "./dom.js";
+import { get, getExact, post } from "./api.js";
+import { ago, count, duration, upTo } from "./format.js";
+import { action, badge, empty, facts, heading, panel, table } from "./parts.js";
+import { chart, parts, spark } from "./chart.js";
+import { length, lines, ranges } from "./series.js";
+import { line } from "./rows.js";
+
+const at = (name) => `#/watches/${encodeURIComponent(name)}`;
+
+/** What waits is what is not processed and nobody holds. */
+const waiting = (w) => Math.max(0, w.unprocessed - w.leased);
+
+function split(w) {
+  return parts([{ value: waiting(w), tone: "calm" }, { value: w.leased, tone: "accent" }, { value: w.parked, tone: "bad" }],
+    `${count(waiting(w))} pending, ${count(w.leased)} leased, ${count(w.parked)} parked`);
+}
+
+export function watchTable(status, series) {
+  if (!status.sampled_at) return null;
+  if (!status.watches.length) {
+    return empty("There is no watch yet. Hand the changed rows of a table to a webhook, in batches:",
+      "changefeed watch create mail --table orders --webhook https://example.com/mail");
+  }
+  return table("Watches", [{ name: "Watch" }, { name: "Backlog", hide: true, draw: true }, { name: "Now", draw: true }, { name: "Pending", end: true }, { name: "Leased", end: true }, { name: "Parked", end: true }],
+    status.watches.map((w) => ({
+      key: w.watch,
+      cells: [
+        link(at(w.watch), w.watch), spark(series.of("watch_unprocessed", w.watch), { length: length(), tone: "calm", label: `Rows of ${w.watch} not processed yet` }), split(w),
+        upTo(waiting(w)), upTo(w.leased), w.parked ? link(at(w.watch), badge(upTo(w.parked), "bad")) : "0",
+      ],
+    })));
+}
+
+export const watches = {
+  async load({ signal }) {
+    const [status, series] = await Promise.all([get("/api/status", signal), lines(signal)]);
+    return { status, series };
+  },
+  render({ status, series }, { again }) {
+    return [
+      heading("Watches", { aside: ranges(again) }),
+      panel("All watches", {}, watchTable(status, series)),
+      status.watches.length > 0 && panel("How they are doing", {}, table("How watches are doing",
+        [{ name: "Watch" }, { name: "Table" }, { name: "Batches", end: true }, { name: "Failed", end: true }, { name: "Looked", end: true }, { name: "Good for", end: true }, { name: "Last error", grow: true, hide: true }],
+        status.watches.map((w) => ({ key: w.watch, cells: [link(at(w.watch), w.watch), w.table, count(w.success), count(w.failure), ago(w.idle_ms), `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`, w.last_error ?? "none"] })))),
+    ];
+  },
+};
+
+export const watch = {
+  async load({ name, signal }) {
+    const [detail, status, series] = await Promise.all([getExact(`/api/watches/${encodeURIComponent(name)}?parked=100`, signal), get("/api/status", signal), lines(signal)]);
+    return { detail, status, series };
+  },
+  render({ detail: w, series }, { again, mayOperate }) {
+    return [
+      heading(w.name, {
+        back: ["Watches", "#/watches"], note: `of ${w.table}`,
+        aside: [ranges(again), mayOperate() && w.parked > 0 && action("Retry parked rows", {
+          key: "retry", tone: "main",
+          run: async () => {
+            const { retried } = await post(`/api/watches/${encodeURIComponent(w.name)}/retry`);
+            await again();
+            return `${count(retried)} ${retried === 1 ? "row gets" : "rows get"} another round.`;
+          },
+        })],
+      }),
+      h("div", { class: "columns" },
+        h("div", { class: "wide-column" },
+          panel("Backlog", {},
+            h("div", { class: "padded backlog" }, split(w), h("ul", { class: "legend" },
+              h("li", { class: "calm" }, h("span", { class: "swatch" }), "pending ", h("b", {}, upTo(waiting(w)))),
+              h("li", { class: "accent" }, h("span", { class: "swatch" }), "leased ", h("b", {}, upTo(w.leased))),
+              h("li", { class: "bad" }, h("span", { class: "swatch" }), "parked ", h("b", {}, upTo(w.parked))))),
+            chart({ title: "Not processed yet", unit: "", format: count, length: length(), step: series.step, lines: [{ name: "rows", values: series.of("watch_unprocessed", w.name), tone: "calm" }] })),
+          panel("Parked rows", { note: w.parked > w.parked_changes.length ? `the oldest ${w.parked_changes.length} of ${upTo(w.parked)}` : null },
+            w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true, hide: true }, { name: "Parked", end: true }],
+              w.parked_changes.map((p) => ({ key: `${p.version}`, cells: [line(p.key), h("span", { class: `op ${p.operation}` }, p.operation.toUpperCase()), p.error ?? "", count(p.attempts), ago(p.since_ms)] })))
+              : h("p", { class: "note padded" }, "No row was given up."))),
+        h("div", { class: "narrow-column" },
+          panel("State", {}, facts([["Last error", w.last_error ?? "none"], ["Last looked", ago(w.idle_ms)], ["Good for", `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`], ["Processed up to", h("code", {}, w.last_sync_version)]])),
+          panel("Definition", {}, facts([
+            ["Run by", w.served ? "changefeed serve" : "a program that uses the library"], ["To", (w.webhook ?? w.exec) && h("code", {}, w.webhook ?? w.exec)],
+            ["Batch", `${count(w.batch)} rows`], ["Interval", duration(w.interval_ms)], ["Lease", `${duration(w.lease_ms)}, renewed every ${duration(w.renewal_ms)}`],
+            ["Attempts", count(w.attempts)], ["Backlog in", h("code", {}, w.leases_table)],
+          ])))),
+    ];
+  },
+};

@@ -1,0 +1,206 @@
+//! Who asks, and what they may.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode, header};
+use changefeed::{AccessToken, Changefeed, FeedName, Scope, TokenId};
+
+use crate::problem::{Answer, Problem};
+use crate::tokens::Presented;
+
+/// How old the tokens may be that we go by: a revoked one opens nothing after that.
+const FRESH: Duration = Duration::from_millis(1000);
+/// A token that we do not know may be a new one; but looking is not free.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// The tokens of the database, kept for a moment.
+pub(crate) struct Access {
+    db: Changefeed,
+    /// Whether a token is needed even if there has never been one.
+    always: bool,
+    known: Mutex<Option<Known>>,
+    /// One look at the database at a time.
+    looking: tokio::sync::Mutex<()>,
+}
+
+#[derive(Clone)]
+struct Known {
+    tokens: Arc<[AccessToken]>,
+    asked: Instant,
+}
+
+/// What a caller may do.
+#[derive(Debug, Clone)]
+pub(crate) enum Rights {
+    /// There are no tokens, and only this machine can ask.
+    Everything,
+    /// What a token allows.
+    Token(TokenId, Arc<[Scope]>),
+}
+
+impl Access {
+    pub(crate) fn new(db: Changefeed, always: bool) -> Self {
+        Access {
+            db,
+            always,
+            known: Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Forgets what was known, because it has just been changed.
+    pub(crate) fn forget(&self) {
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Who asks, from the headers of a request.
+    pub(crate) async fn rights(&self, headers: &HeaderMap) -> Answer<Rights> {
+        let known = self.tokens(FRESH).await?;
+        let Some(authorization) = headers.get(header::AUTHORIZATION) else {
+            return match known.is_empty() && !self.always {
+                true => Ok(Rights::Everything),
+                false => Err(unauthorized("this needs a token")),
+            };
+        };
+        let presented = authorization
+            .to_str()
+            .ok()
+            .and_then(|text| text.split_once(' '))
+            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
+            .and_then(|(_, token)| Presented::parse(token.trim()))
+            .ok_or_else(|| unauthorized("this is not a token"))?;
+        let mut known = known;
+        if !known.iter().any(|token| token.id == presented.id) {
+            known = self.tokens(LOOK_AGAIN).await?;
+        }
+        // The same sentence for a wrong id, a wrong secret and an end: nobody learns which.
+        known
+            .iter()
+            .find(|token| token.id == presented.id)
+            .filter(|token| presented.is(&token.digest) && token.is_valid())
+            .map(|token| Rights::Token(token.id.clone(), token.scopes.clone().into()))
+            .ok_or_else(|| unauthorized("this token is not valid"))
+    }
+
+    /// Whether rights that were given some time ago still stand.
+    pub(crate) async fn still_holds(&self, rights: &Rights) -> bool {
+        let Ok(known) = self.tokens(FRESH).await else {
+            // A database that cannot be reached takes no rights away.
+            return true;
+        };
+        match rights {
+            Rights::Everything => known.is_empty(),
+            Rights::Token(id, _) => known.iter().any(|t| t.id == *id && t.is_valid()),
+        }
+    }
+
+    async fn tokens(&self, fresh: Duration) -> Answer<Arc<[AccessToken]>> {
+        if let Some(tokens) = self.recent(fresh) {
+            return Ok(tokens);
+        }
+        let _alone = self.looking.lock().await;
+        if let Some(tokens) = self.recent(fresh) {
+            return Ok(tokens);
+        }
+        let asked = Instant::now();
+        let tokens: Arc<[AccessToken]> = match self.db.store().tokens().await {
+            Ok(tokens) => tokens.into(),
+            // Whoever watches us must see why nothing works; data is not to be had anyway.
+            Err(error) => return self.recent(Duration::MAX).ok_or_else(|| error.into()),
+        };
+        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Known {
+            tokens: tokens.clone(),
+            asked,
+        });
+        Ok(tokens)
+    }
+
+    fn recent(&self, fresh: Duration) -> Option<Arc<[AccessToken]>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .as_ref()
+            .filter(|known| known.asked.elapsed() < fresh)
+            .map(|known| known.tokens.clone())
+    }
+}
+
+fn unauthorized(detail: &str) -> Problem {
+    Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail).advise(
+        "send 'Authorization: Bearer cft_…'; `changefeed token create NAME --scope read` makes one",
+    )
+}
+
+impl Rights {
+    /// Refuses whoever may not do this.
+    pub(crate) fn need(&self, needed: &Scope) -> Answer<()> {
+        match self {
+            Rights::Everything => Ok(()),
+            Rights::Token(_, scopes) if scopes.iter().any(|s| s.allows(needed)) => Ok(()),
+            Rights::Token(_, scopes) => Err(Problem::forbidden(format!(
+                "this needs the scope {needed}, and the token has {}",
+                Scope::list(scopes)
+            ))),
+        }
+    }
+
+    /// Refuses whoever may not read this feed.
+    pub(crate) fn need_feed(&self, feed: &FeedName) -> Answer<()> {
+        self.need(&Scope::ReadFeed(feed.clone()))
+    }
+
+    /// What it may do, in words.
+    pub(crate) fn scopes(&self) -> Vec<String> {
+        match self {
+            Rights::Everything => vec![Scope::Administer.to_string()],
+            Rights::Token(_, scopes) => scopes.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Rights {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // The gate puts them there before any handler runs.
+        parts
+            .extensions
+            .get::<Rights>()
+            .cloned()
+            .ok_or_else(|| unauthorized("this needs a token"))
+    }
+}
+
+macro_rules! caller {
+    ($(#[$doc:meta])* $name:ident, $scope:expr) => {
+        $(#[$doc])*
+        pub(crate) struct $name;
+
+        impl<S: Sync> FromRequestParts<S> for $name {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+                Rights::from_request_parts(parts, state).await?.need(&$scope)?;
+                Ok($name)
+            }
+        }
+    };
+}
+
+caller!(
+    /// Somebody who may read everything.
+    Reader,
+    Scope::Read
+);
+caller!(
+    /// Somebody who may change the course of things.
+    Operator,
+    Scope::Operate
+);
+caller!(
+    /// Somebody who may change definitions.
+    Administrator,
+    Scope::Administer
+);

@@ -1,0 +1,83 @@
+//! What every handler works with.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use changefeed::{CancellationToken, Changefeed};
+
+use crate::access::Access;
+use crate::feeds::Feeds;
+use crate::health::Health;
+use crate::limits::Limits;
+use crate::meters::Meters;
+use crate::reads::Reads;
+use crate::samples::Samples;
+
+/// How the server serves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// This instance among the others.
+    pub instance: String,
+    /// A certificate and its key, both PEM files.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// Names that this machine goes by, besides `localhost` and its addresses.
+    pub allow_hosts: Vec<String>,
+    /// Origins whose pages may read; `*` for all.
+    pub cors_origins: Vec<String>,
+    /// The largest body of a request, in bytes.
+    pub max_body: usize,
+    /// Requests at work at the same time.
+    pub max_requests: usize,
+    /// Long polls and streams at the same time.
+    pub max_waiting: usize,
+    /// How long a request may take, its wait not counted.
+    pub request_timeout: Duration,
+    /// How often a stream without news shows a sign of life.
+    pub keep_alive: Duration,
+    /// How long requests under way may take when the server is stopped.
+    pub grace: Duration,
+}
+
+impl Options {
+    /// The defaults, for an instance of this name.
+    pub fn new(listen: SocketAddr, instance: impl Into<String>) -> Self {
+        Options {
+            listen,
+            instance: instance.into(),
+            tls: None,
+            allow_hosts: Vec::new(),
+            cors_origins: Vec::new(),
+            max_body: 1024 * 1024,
+            max_requests: 256,
+            max_waiting: 5000,
+            request_timeout: Duration::from_secs(30),
+            keep_alive: Duration::from_secs(15),
+            grace: Duration::from_secs(10),
+        }
+    }
+
+    /// Whether only this machine can reach the server.
+    pub fn is_loopback(&self) -> bool {
+        self.listen.ip().is_loopback()
+    }
+}
+
+/// Everything that handlers share.
+pub(crate) struct App {
+    pub(crate) db: Changefeed,
+    pub(crate) options: Options,
+    pub(crate) feeds: Feeds,
+    pub(crate) reads: Reads,
+    pub(crate) access: Access,
+    pub(crate) limits: Limits,
+    pub(crate) health: Health,
+    pub(crate) meters: Arc<Meters>,
+    pub(crate) samples: Arc<Samples>,
+    pub(crate) shutdown: CancellationToken,
+    /// The description of the interface, as JSON text.
+    pub(crate) openapi: bytes::Bytes,
+}

@@ -1,0 +1,137 @@
+//! What requests bring along, checked before a handler sees it: bodies that are JSON, and parameters.
+//! Whatever is wrong becomes one sentence.
+
+use axum::RequestExt;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+
+use crate::problem::{Answer, Problem};
+
+/// A body of JSON. One that is absent is `{}`: every field may have a default.
+pub(crate) struct Body<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
+        let kind = request
+            .headers()
+            .get(header::CONTENT_TYPE)
+            .map(|v| String::from_utf8_lossy(v.as_bytes()).to_ascii_lowercase());
+        let json = kind.as_deref().is_some_and(|kind| {
+            let essence = kind.split(';').next().unwrap_or_default().trim();
+            essence == "application/json" || essence.ends_with("+json")
+        });
+        let body: Bytes = request.extract().await.map_err(unread)?;
+        if body.is_empty() {
+            return parse(b"{}").map(Body);
+        }
+        // Without this a form on a foreign page could write.
+        if !json {
+            return Err(Problem::new(
+                StatusCode::UNSUPPORTED_MEDIA_TYPE,
+                "invalid",
+                "the body is not sent as JSON",
+            )
+            .advise("add the header 'Content-Type: application/json'"));
+        }
+        parse(&body).map(Body)
+    }
+}
+
+/// What whoever sends too much is told.
+pub(crate) fn too_large() -> Problem {
+    Problem::new(
+        StatusCode::PAYLOAD_TOO_LARGE,
+        "invalid",
+        "the body is larger than this server accepts",
+    )
+    .advise("send less at a time, or start `changefeed serve --max-body BYTES`")
+}
+
+fn unread(rejection: axum::extract::rejection::BytesRejection) -> Problem {
+    match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => too_large(),
+        _ => Problem::invalid("the body could not be read"),
+    }
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Answer<T> {
+    if has_nul(body) {
+        return Err(nul());
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))
+}
+
+/// Whether a text within this JSON holds U+0000, which no database takes.
+fn has_nul(json: &[u8]) -> bool {
+    json.windows(6).enumerate().any(|(at, six)| {
+        let escapes = json[..at].iter().rev().take_while(|b| **b == b'\\').count();
+        six == b"\\u0000" && escapes % 2 == 0
+    })
+}
+
+fn nul() -> Problem {
+    Problem::invalid("texts cannot hold the character U+0000")
+}
+
+/// The parameters behind the question mark.
+pub(crate) struct Params<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = parts.uri.query().unwrap_or_default();
+        if query.contains("%00") || query.contains('\0') {
+            return Err(nul());
+        }
+        match Query::<T>::from_request_parts(parts, state).await {
+            Ok(Query(params)) => Ok(Params(params)),
+            Err(QueryRejection::FailedToDeserializeQueryString(error)) => {
+                let cause = std::error::Error::source(&error)
+                    .map_or_else(|| error.to_string(), ToString::to_string);
+                Err(Problem::invalid(format!(
+                    "the parameters are not as expected: {cause}"
+                )))
+            }
+            Err(_) => Err(Problem::invalid("the parameters cannot be read")),
+        }
+    }
+}
+
+/// The variable parts of a path.
+pub(crate) struct Segments<T>(pub(crate) T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segments<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        if parts.uri.path().contains("%00") {
+            return Err(nul());
+        }
+        Path::<T>::from_request_parts(parts, state)
+            .await
+            .map(|Path(segments)| Segments(segments))
+            .map_err(|_| {
+                Problem::invalid("the path is not valid UTF-8, or a part of it is malformed")
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nul_is_found_and_a_backslash_before_it_is_not_one() {
+        assert!(has_nul(br#"{"a":"x\u0000y"}"#));
+        assert!(!has_nul(br#"{"a":"x\\u0000y"}"#));
+        assert!(has_nul(br#"{"a":"x\\\u0000y"}"#));
+    }
+}

@@ -1,0 +1,247 @@
+//! Gauges that are known when somebody asks: those of the last sample, and those of this moment.
+
+use std::fmt;
+use std::sync::Arc;
+
+use changefeed::Connections;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use crate::samples::Samples;
+
+/// What is true at this moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gauges {
+    pub(crate) connections: Connections,
+    pub(crate) working: usize,
+    pub(crate) waiting: usize,
+}
+
+impl Gauges {
+    pub(crate) fn with(self, samples: Arc<Samples>) -> Collected {
+        Collected { now: self, samples }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Collected {
+    now: Gauges,
+    samples: Arc<Samples>,
+}
+
+/// Writes one gauge with any number of label sets.
+fn gauge<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl Iterator<Item = ([(&'static str, String); N], f64)> + 'a,
+) -> fmt::Result {
+    let mut values = values.peekable();
+    if values.peek().is_none() {
+        return Ok(());
+    }
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        // A family without labels would be written with empty braces.
+        if N == 0 {
+            metric.encode_gauge(&value)?;
+        } else {
+            metric.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+impl Collector for Collected {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let e = &mut encoder;
+        let now = &self.now;
+        let c = now.connections;
+        let states = [
+            ("most", c.most),
+            ("open", c.open),
+            ("idle", c.idle),
+            ("waiting", c.waiting),
+        ];
+        gauge(
+            e,
+            "connections",
+            "Connections to the database: most possible, open, idle, and callers who wait for one",
+            states
+                .into_iter()
+                .map(|(state, n)| ([("state", state.to_owned())], n as f64)),
+        )?;
+        gauge(
+            e,
+            "http_working",
+            "Requests at work",
+            std::iter::once(([], now.working as f64)),
+        )?;
+        gauge(
+            e,
+            "http_waiting",
+            "Long polls and streams that wait",
+            std::iter::once(([], now.waiting as f64)),
+        )?;
+        let Some(sample) = self.samples.latest() else {
+            return Ok(());
+        };
+        gauge(
+            e,
+            "sample_age_seconds",
+            "How old the gauges below are that come from the database",
+            std::iter::once(([], sample.age().as_secs_f64())),
+        )?;
+        let status = &sample.status;
+        let shards = || {
+            status.feeds.iter().flat_map(|feed| {
+                feed.shards.iter().map(|shard| {
+                    let labels = [
+                        ("feed", feed.feed.clone()),
+                        ("shard", shard.shard.to_string()),
+                    ];
+                    (labels, shard)
+                })
+            })
+        };
+        gauge(
+            e,
+            "shard_last_number",
+            "The newest number of a shard; its rate is the rate of changes",
+            shards().filter_map(|(l, s)| Some((l, s.last.parse::<i64>().ok()? as f64))),
+        )?;
+        gauge(
+            e,
+            "shard_pending_changes",
+            "Committed changes that wait for their number",
+            shards().map(|(l, s)| (l, s.pending as f64)),
+        )?;
+        gauge(
+            e,
+            "shard_lag_seconds",
+            "How long changes have been waiting for their number, as far as samples have seen",
+            shards().map(|(l, s)| (l, seconds(s.lag_ms))),
+        )?;
+        let consumers = || {
+            status.consumers.iter().map(|c| {
+                let labels = [
+                    ("feed", c.feed.clone()),
+                    ("shard", c.shard.to_string()),
+                    ("consumer", c.name.clone()),
+                ];
+                (labels, c)
+            })
+        };
+        gauge(
+            e,
+            "consumer_lag_changes",
+            "Numbered changes that a consumer has not read",
+            consumers().map(|(l, c)| (l, c.lag_changes as f64)),
+        )?;
+        gauge(
+            e,
+            "consumer_lag_seconds",
+            "How long the oldest of them has had its number",
+            consumers().map(|(l, c)| (l, seconds(c.lag_ms))),
+        )?;
+        gauge(
+            e,
+            "consumer_expired",
+            "1 if what comes after the consumer's cursor was trimmed",
+            consumers().map(|(l, c)| (l, f64::from(u8::from(c.expired)))),
+        )?;
+        let triggers = || {
+            status
+                .triggers
+                .iter()
+                .map(|t| ([("trigger", t.trigger.clone())], t))
+        };
+        gauge(
+            e,
+            "trigger_pending_events",
+            "Events that wait or are being delivered; counting stops at 100,000",
+            triggers().map(|(l, t)| (l, t.pending as f64)),
+        )?;
+        gauge(
+            e,
+            "trigger_in_flight_events",
+            "Events that somebody delivers at this moment: leases that are held",
+            triggers().map(|(l, t)| (l, t.in_flight as f64)),
+        )?;
+        gauge(
+            e,
+            "trigger_dead_letters",
+            "Events that were given up; counting stops at 100,000",
+            triggers().map(|(l, t)| (l, t.dead as f64)),
+        )?;
+        gauge(
+            e,
+            "trigger_overdue_seconds",
+            "How long the event that has waited longest is overdue",
+            triggers().map(|(l, t)| (l, seconds(t.overdue_ms.unwrap_or(0)))),
+        )?;
+        gauge(
+            e,
+            "trigger_paused",
+            "1 if the trigger delivers nothing at present",
+            triggers().map(|(l, t)| (l, f64::from(u8::from(t.paused.is_some())))),
+        )?;
+        let watches = || {
+            status
+                .watches
+                .iter()
+                .map(|w| ([("watch", w.watch.clone())], w))
+        };
+        gauge(
+            e,
+            "watch_unprocessed_rows",
+            "Changed rows that were not processed yet, those in process included",
+            watches().map(|(l, w)| (l, w.unprocessed as f64)),
+        )?;
+        gauge(
+            e,
+            "watch_leased_rows",
+            "Changed rows that an instance holds",
+            watches().map(|(l, w)| (l, w.leased as f64)),
+        )?;
+        gauge(
+            e,
+            "watch_parked_rows",
+            "Changed rows that were given up",
+            watches().map(|(l, w)| (l, w.parked as f64)),
+        )?;
+        gauge(
+            e,
+            "lease_held",
+            "1 if an instance holds the lease",
+            status.leases.iter().map(|lease| {
+                let held = f64::from(u8::from(lease.expires_in_ms > 0));
+                let labels = [
+                    ("lease", lease.name.clone()),
+                    ("owner", lease.owner.clone()),
+                ];
+                (labels, held)
+            }),
+        )?;
+        gauge(
+            e,
+            "instances",
+            "Instances that were heard of lately",
+            std::iter::once(([], status.instances.len() as f64)),
+        )?;
+        gauge(
+            e,
+            "ulid_incidents",
+            "How often the ULID writers of a shard had to go on without one of theirs",
+            status.incidents.iter().map(|i| {
+                let labels = [("feed", i.feed.clone()), ("shard", i.shard.to_string())];
+                (labels, i.count as f64)
+            }),
+        )
+    }
+}

@@ -1,0 +1,201 @@
+//! Feeds, events and watches over HTTP: routes, wire types, access, streams, metrics.
+//!
+//! A handler is thin: it checks who asks, calls the library, and writes down the answer. What makes
+//! thousands of waiting readers cheap is in `reads`, what keeps strangers out in `gate` and `access`,
+//! and what the dashboard shows comes from `samples`.
+
+mod access;
+mod announcer;
+mod app;
+mod extract;
+mod feeds;
+mod gate;
+mod gauges;
+mod health;
+mod limits;
+mod listen;
+mod metered;
+mod meters;
+mod pages;
+mod problem;
+mod reads;
+mod routes;
+mod samples;
+mod series;
+mod stream;
+mod tokens;
+mod wire;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::{HeaderName, HeaderValue, Method, header};
+use axum::middleware;
+use axum::response::{IntoResponse, Response};
+use changefeed::{CancellationToken, Changefeed, Error, Kind, Result};
+use tokio::net::TcpListener;
+use tower_http::catch_panic::CatchPanicLayer;
+use tower_http::cors::{AllowOrigin, CorsLayer};
+
+pub use announcer::{Introduction, announce};
+pub use app::Options;
+pub use health::Health;
+pub use metered::Metered;
+pub use meters::Meters;
+pub use tokens::new_token;
+
+use app::App;
+use problem::Problem;
+
+/// A server that listens already, but answers nobody yet.
+pub struct Server {
+    listener: TcpListener,
+    tls: Option<tokio_rustls::TlsAcceptor>,
+    router: Router,
+    app: Arc<App>,
+}
+
+impl Server {
+    /// Binds the address, if it may. `db` should be a [`Metered`] one, so that it is counted.
+    pub async fn bind(
+        db: Changefeed,
+        options: Options,
+        health: Health,
+        meters: Arc<Meters>,
+        shutdown: CancellationToken,
+    ) -> Result<Server> {
+        let tokens = db.store().tokens().await?;
+        if !options.is_loopback() && !tokens.iter().any(changefeed::AccessToken::is_valid) {
+            return Err(Error::new(
+                Kind::Invalid,
+                format!(
+                    "there are no tokens, so everybody who reaches {} could do everything",
+                    options.listen
+                ),
+            )
+            .advise(
+                "create one with `changefeed token create NAME --scope read`, or listen on 127.0.0.1",
+            ));
+        }
+        let cors = cors(&options)?;
+        let tls = match &options.tls {
+            Some((certificate, key)) => Some(listen::tls(certificate, key)?),
+            None => None,
+        };
+        let listener = listen::bind(options.listen).await?;
+        let (api, description) = routes::api();
+        let openapi = description
+            .to_json()
+            .map_err(|e| Error::new(Kind::Database, "the API cannot be described").caused_by(e))?;
+        let always = !options.is_loopback();
+        let app = Arc::new(App {
+            feeds: feeds::Feeds::new(db.clone()),
+            reads: reads::Reads::new(db.clone()),
+            access: access::Access::new(db.clone(), always),
+            limits: limits::Limits::new(options.max_requests, options.max_waiting),
+            samples: Arc::default(),
+            health,
+            meters,
+            shutdown,
+            openapi: openapi.into(),
+            options,
+            db,
+        });
+        let router = routed(&app, api, cors);
+        Ok(Server {
+            listener,
+            tls,
+            router,
+            app,
+        })
+    }
+
+    /// Where it listens: the port is a real one even if any was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.listener
+            .local_addr()
+            .unwrap_or(self.app.options.listen)
+    }
+
+    /// How a browser reaches it.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address())
+    }
+
+    /// Serves until told to stop.
+    pub async fn run(self) {
+        let app = self.app;
+        let shutdown = app.shutdown.clone();
+        let sampling = app.samples.run(app.db.clone(), shutdown.clone());
+        let serving = listen::serve(
+            self.listener,
+            self.tls,
+            self.router,
+            app.options.grace,
+            shutdown,
+        );
+        tokio::join!(sampling, serving);
+    }
+}
+
+fn routed(app: &Arc<App>, api: Router<Arc<App>>, cors: CorsLayer) -> Router {
+    let guarded = routes::guarded(api)
+        .method_not_allowed_fallback(routes::no_such_method)
+        .layer(middleware::from_fn_with_state(app.clone(), limits::admit))
+        .layer(middleware::from_fn_with_state(app.clone(), gate::identify));
+    routes::open()
+        .merge(guarded)
+        .fallback(routes::nowhere)
+        .method_not_allowed_fallback(routes::no_such_method)
+        .layer(DefaultBodyLimit::max(app.options.max_body))
+        .layer(CatchPanicLayer::custom(panicked))
+        .layer(cors)
+        .layer(middleware::from_fn_with_state(app.clone(), gate::around))
+        .with_state(app.clone())
+}
+
+/// A panic is our mistake; it must not take the others down.
+fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    tracing::error!("a handler panicked");
+    Problem::new(
+        axum::http::StatusCode::INTERNAL_SERVER_ERROR,
+        "database",
+        "this request broke down; the log says more",
+    )
+    .into_response()
+}
+
+/// Which pages of other origins may read.
+fn cors(options: &Options) -> Result<CorsLayer> {
+    if options.cors_origins.is_empty() {
+        return Ok(CorsLayer::new());
+    }
+    let origins = if options.cors_origins.iter().any(|o| o == "*") {
+        AllowOrigin::any()
+    } else {
+        let mut list = Vec::new();
+        for origin in &options.cors_origins {
+            let fine = origin.starts_with("http://") || origin.starts_with("https://");
+            let value = HeaderValue::from_str(origin)
+                .ok()
+                .filter(|_| fine && !origin.ends_with('/'));
+            list.push(value.ok_or_else(|| {
+                Error::invalid(format!("'{origin}' is not an origin"))
+                    .advise("write it like https://app.example, without a path")
+            })?);
+        }
+        AllowOrigin::list(list)
+    };
+    Ok(CorsLayer::new()
+        .allow_origin(origins)
+        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
+        .allow_headers([
+            header::AUTHORIZATION,
+            header::CONTENT_TYPE,
+            HeaderName::from_static("last-event-id"),
+        ])
+        .max_age(std::time::Duration::from_secs(600)))
+}

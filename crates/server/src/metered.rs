@@ -1,0 +1,247 @@
+//! A store that counts: every call of ours to the database passes here once, so that neither stores
+//! nor loops know anything of metrics.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use async_trait::async_trait;
+use changefeed::*;
+use serde_json::value::RawValue;
+
+use crate::meters::Meters;
+
+/// A store, and the meters that its calls move.
+pub struct Metered {
+    inner: Arc<dyn Store>,
+    meters: Arc<Meters>,
+    /// Whose event this instance holds: an outcome does not say.
+    held: Mutex<HashMap<i64, TriggerName>>,
+}
+
+impl Metered {
+    /// Counts what is asked of this store.
+    pub fn around(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
+        Arc::new(Metered {
+            inner,
+            meters,
+            held: Mutex::default(),
+        })
+    }
+
+    async fn timed<T>(
+        &self,
+        operation: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let began = Instant::now();
+        let outcome = call.await;
+        let failed = outcome.as_ref().err().map(|e| format!("{:?}", e.kind()));
+        self.meters.called(operation, began.elapsed(), failed);
+        outcome
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<i64, TriggerName>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Implements a trait whose methods are passed on as they are and timed under their own name, but for
+/// those that are written out.
+macro_rules! passing {
+    ($seam:ident { $($method:ident($($arg:ident: $of:ty),*) -> $answer:ty;)* } $($written:tt)*) => {
+        #[async_trait]
+        impl $seam for Metered {
+            $(async fn $method(&self, $($arg: $of),*) -> Result<$answer> {
+                self.timed(stringify!($method), self.inner.$method($($arg),*)).await
+            })*
+            $($written)*
+        }
+    };
+}
+
+passing! { SchemaStore {
+    schema() -> SchemaState;
+    migrate() -> Migration;
+    uninstall() -> ();
+} }
+
+passing! { FeedStore {
+    create_feed(new: &NewFeed) -> Feed;
+    drop_feed(feed: &Feed) -> ();
+    feeds() -> Vec<Feed>;
+    shard_states(feed: &Feed) -> Vec<ShardState>;
+    backfill(feed: &Feed, batch: usize) -> Backfill;
+    trim(feed: &Feed, age: Duration, batch: usize) -> Trimmed;
+}
+    fn fold(&self) -> Fold {
+        self.inner.fold()
+    }
+
+    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+        let read = self.inner.read(feed, shard, after, limit);
+        let page = self.timed("read", read).await?;
+        self.meters.read(page.changes.len());
+        Ok(page)
+    }
+}
+
+passing! { SweepStore {
+    sweep_groups() -> Vec<SweepGroup>;
+}
+    fn needs_sweeping(&self) -> bool {
+        self.inner.needs_sweeping()
+    }
+
+    async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
+        let report = self.timed("sweep", self.inner.sweep(group)).await?;
+        let lags = report.shards.iter().map(|s| s.lag_milliseconds);
+        self.meters.swept(report.changes(), lags);
+        Ok(report)
+    }
+}
+
+/// The group whose sweeper a lease makes.
+fn swept_by(lease: &str) -> Option<&str> {
+    lease.strip_prefix("sweep/")
+}
+
+passing! { LeaseStore {
+    lease_holders() -> Vec<LeaseHolder>;
+}
+    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
+        let lease = self.timed("lease", self.inner.lease(name, owner, ttl)).await?;
+        if let Some(group) = swept_by(name) {
+            self.meters.leads(group, lease.is_some());
+        }
+        Ok(lease)
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        if let Some(group) = swept_by(&lease.name) {
+            self.meters.leads(group, false);
+        }
+        self.timed("release", self.inner.release(lease)).await
+    }
+}
+
+passing! { ConsumerStore {
+    consumers() -> Vec<Consumer>;
+    consumer_cursor(name: &ConsumerName, feed: &Feed, shard: ShardId) -> Option<Cursor>;
+    store_cursor(name: &ConsumerName, feed: &Feed, shard: ShardId, cursor: Cursor) -> ();
+    drop_consumer(name: &ConsumerName, feed: &Feed) -> u64;
+} }
+
+impl WakeStore for Metered {
+    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
+        self.inner.subscribe(feed, shard)
+    }
+}
+
+passing! { UlidStore {
+    incidents() -> Vec<Incident>;
+} }
+
+passing! { TriggerStore {
+    triggers() -> Vec<EventTrigger>;
+    create_trigger(definition: &TriggerDefinition, replace: bool) -> EventTrigger;
+    drop_trigger(trigger: &EventTrigger) -> ();
+    pause_trigger(trigger: &EventTrigger, reason: Option<&str>) -> ();
+    invoke_trigger(trigger: &EventTrigger, payload: &RawValue) -> EventId;
+    backfill_trigger(trigger: &EventTrigger, batch: usize) -> Backfill;
+    refresh_triggers() -> Vec<Finding>;
+    capture_findings() -> Vec<Finding>;
+} }
+
+passing! { EventStore {
+    renew_events(held: &[EventClaim], lease: Duration) -> Vec<EventClaim>;
+    events(filter: &EventFilter, limit: usize) -> Vec<LoggedEvent>;
+    event(id: EventId) -> Option<(LoggedEvent, Vec<LoggedAttempt>)>;
+    redeliver(which: &Redelivery) -> u64;
+    clean_up_events(trigger: Option<&EventTrigger>, what: CleanUp, batch: usize) -> Cleaned;
+    trigger_states() -> Vec<TriggerState>;
+}
+    async fn claim_events(
+        &self,
+        wanted: &[Wanted],
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Vec<LeasedEvent>> {
+        let claim = self.inner.claim_events(wanted, owner, lease);
+        let events = self.timed("claim_events", claim).await?;
+        let mut held = self.held();
+        for event in &events {
+            held.insert(event.event.change_id, event.event.trigger.clone());
+        }
+        drop(held);
+        Ok(events)
+    }
+
+    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
+        let finish = self.inner.finish_events(finished);
+        let late = self.timed("finish_events", finish).await?;
+        let mut held = self.held();
+        for Finished { claim, attempt, .. } in finished {
+            if let Some(trigger) = held.remove(&claim.change_id) {
+                let took = Duration::from_millis(u64::try_from(attempt.duration_ms).unwrap_or(0));
+                self.meters.attempted(trigger.as_str(), attempt.outcome, took);
+            }
+        }
+        drop(held);
+        Ok(late)
+    }
+
+    async fn release_events(&self, released: &[EventClaim]) -> Result<()> {
+        {
+            let mut held = self.held();
+            for claim in released {
+                held.remove(&claim.change_id);
+            }
+        }
+        self.timed("release_events", self.inner.release_events(released)).await
+    }
+}
+
+passing! { WatchStore {
+    open_watch(spec: &WatchSpec) -> Watch;
+    watches() -> Vec<Watch>;
+    watch_status(watch: &Watch, parked: usize) -> WatchStatus;
+    take(watch: &Watch, take: Take<'_>) -> Option<Batch>;
+    renew(watch: &Watch, batch: &Batch, lease: Duration) -> u64;
+    retry_parked(watch: &Watch) -> u64;
+    reset_watch(watch: &Watch, from: WatchFrom) -> ();
+    drop_watch(watch: &Watch) -> ();
+}
+    async fn settle(
+        &self,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        let settle = self.inner.settle(watch, batch, outcome, settings);
+        let settled = self.timed("settle", settle).await?;
+        match outcome {
+            BatchOutcome::Done => self.meters.batch(watch.name.as_str(), "done", true),
+            BatchOutcome::Failed { .. } => self.meters.batch(watch.name.as_str(), "failed", false),
+            BatchOutcome::Released => {}
+        }
+        Ok(settled)
+    }
+}
+
+passing! { AccessStore {
+    tokens() -> Vec<AccessToken>;
+    create_token(new: &NewToken) -> AccessToken;
+    revoke_token(id: &TokenId) -> bool;
+} }
+
+passing! { InstanceStore {
+    announce(announcement: &Announcement, forget: Duration) -> ();
+    withdraw(name: &str) -> ();
+    instances() -> Vec<Instance>;
+}
+    fn connections(&self) -> Connections {
+        self.inner.connections()
+    }
+}

@@ -1,0 +1,182 @@
+//! Pages, long polls and streams of changes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use changefeed::{After, Feed, MAX_PAGE, Page, ShardId};
+use tokio::time::Instant;
+
+use super::feeds::may_read;
+use crate::access::Rights;
+use crate::app::App;
+use crate::extract::{Params, Segments};
+use crate::limits::{AtWork, LONGEST_WAIT};
+use crate::pages::Encoded;
+use crate::problem::{Answer, Problem, Problems};
+use crate::stream::{self, Places};
+use crate::wire::feeds::{ChangesQuery, PageOut};
+
+/// Changes in a page unless somebody asks for another number.
+const DEFAULT_LIMIT: usize = 100;
+
+/// The changes of a shard: a page, or by `Accept: text/event-stream` a stream of events.
+#[utoipa::path(get, path = "/api/feeds/{feed}/shards/{shard}/changes", tag = "feeds",
+    params(("feed" = String, Path), ("shard" = i16, Path), ChangesQuery),
+    responses((status = 200, content((PageOut = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream"))), Problems))]
+pub(crate) async fn shard(
+    State(app): State<Arc<App>>,
+    rights: Rights,
+    at_work: AtWork,
+    Segments((name, shard)): Segments<(String, String)>,
+    Params(query): Params<ChangesQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    may_read(&rights, &name)?;
+    let shard: ShardId = shard.parse()?;
+    let feed = app.feeds.shard(&name, shard).await?;
+    let limit = Page::check_limit(query.limit.unwrap_or(DEFAULT_LIMIT))?;
+    let wait = Duration::from_millis(query.wait.unwrap_or(0));
+    if wait > LONGEST_WAIT {
+        return Err(Problem::invalid(format!(
+            "a wait of {} ms is not possible: use 0 to {}",
+            wait.as_millis(),
+            LONGEST_WAIT.as_millis()
+        )));
+    }
+    let after = query.after.as_deref().map(str::parse).transpose()?;
+    match wanted(&headers) {
+        Form::Events => {
+            let resumed = last_event_id(&headers)?.map(|id| id.parse()).transpose()?;
+            let after = resumed.or(after).unwrap_or(After::Last);
+            let seat = at_work.wait(&app)?;
+            stream::shard(&app, rights, seat, &feed, shard, after).await
+        }
+        form => {
+            let after = after.unwrap_or(After::First);
+            let page = poll(&app, &at_work, &feed, shard, after, limit, wait).await?;
+            Ok(match form {
+                Form::Lines => (
+                    [(header::CONTENT_TYPE, "application/x-ndjson")],
+                    page.ndjson(),
+                )
+                    .into_response(),
+                _ => {
+                    let body = page.json(feed.name.as_str(), shard.0);
+                    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+                }
+            })
+        }
+    }
+}
+
+/// All shards of a feed, as one stream of events.
+#[utoipa::path(get, path = "/api/feeds/{feed}/changes", tag = "feeds",
+    params(("feed" = String, Path), ("after" = Option<String>, Query, description = "`first` or `last`, which is the default")),
+    responses((status = 200, content_type = "text/event-stream", body = String),
+              (status = 406, content_type = "application/problem+json", body = Problem), Problems))]
+pub(crate) async fn feed(
+    State(app): State<Arc<App>>,
+    rights: Rights,
+    at_work: AtWork,
+    Segments(name): Segments<String>,
+    Params(query): Params<ChangesQuery>,
+    headers: HeaderMap,
+) -> Answer<Response> {
+    may_read(&rights, &name)?;
+    let feed = app.feeds.feed(&name).await?;
+    if wanted(&headers) != Form::Events {
+        return Err(Problem::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "invalid",
+            "all shards of a feed are only to be had as a stream of events",
+        )
+        .advise("send 'Accept: text/event-stream', or read the pages of each shard"));
+    }
+    let places = match (last_event_id(&headers)?, query.after.as_deref()) {
+        (Some(id), _) => Places::parse(id)?,
+        (None, None | Some("last")) => Places::everywhere(After::Last),
+        (None, Some("first")) => Places::everywhere(After::First),
+        (None, Some(places)) => Places::parse(places)?,
+    };
+    let seat = at_work.wait(&app)?;
+    stream::feed(&app, rights, seat, &feed, &places).await
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Json,
+    Lines,
+    Events,
+}
+
+/// The form that the caller likes best.
+fn wanted(headers: &HeaderMap) -> Form {
+    let accepted = headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|v| v.to_str().ok())
+        .flat_map(|v| v.split(','));
+    for kind in accepted {
+        match kind.split(';').next().unwrap_or_default().trim() {
+            "text/event-stream" => return Form::Events,
+            "application/x-ndjson" | "application/ndjson" | "application/jsonl" => {
+                return Form::Lines;
+            }
+            "application/json" | "*/*" | "application/*" => return Form::Json,
+            _ => {}
+        }
+    }
+    Form::Json
+}
+
+fn last_event_id(headers: &HeaderMap) -> Answer<Option<&str>> {
+    headers
+        .get("last-event-id")
+        .map(|v| {
+            v.to_str()
+                .map_err(|_| Problem::invalid("Last-Event-ID is not a cursor"))
+        })
+        .transpose()
+        .map(|id| id.filter(|id| !id.is_empty()))
+}
+
+/// The next page; waits for something to come if there is nothing yet.
+pub(crate) async fn poll(
+    app: &Arc<App>,
+    at_work: &AtWork,
+    feed: &Arc<Feed>,
+    shard: ShardId,
+    after: After,
+    limit: usize,
+    wait: Duration,
+) -> Answer<Arc<Encoded>> {
+    debug_assert!(limit <= MAX_PAGE);
+    if wait.is_zero() {
+        return Ok(app.reads.read(feed, shard, after, limit).await?);
+    }
+    let deadline = Instant::now() + wait;
+    let mut subscription = app.db.store().subscribe(feed, shard);
+    let mut after = after;
+    let mut seat = None;
+    loop {
+        // Before reading: news that comes while we read must not be forgotten.
+        subscription.look();
+        let page = app.reads.read(feed, shard, after, limit).await?;
+        if !page.is_empty() || Instant::now() >= deadline || app.shutdown.is_cancelled() {
+            return Ok(page);
+        }
+        // "From now on" means from when it was said, not from each look.
+        after = page.next();
+        if seat.is_none() {
+            seat = Some(at_work.wait(app)?);
+        }
+        tokio::select! {
+            () = subscription.news() => {}
+            () = tokio::time::sleep_until(deadline) => {}
+            () = app.shutdown.cancelled() => return Ok(page),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Events of the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use changefeed::{CleanUp, Error, EventId, Redelivery};
+
+use super::feeds::{age, batch};
+use crate::access::{Operator, Reader};
+use crate::app::App;
+use crate::extract::{Body, Params, Segments};
+use crate::problem::{Answer, Problem, Problems};
+use crate::wire::events::{
+    CleanUpIn, CleanedOut, EventDetail, EventList, EventOut, EventsOut, EventsQuery, RedeliverIn,
+};
+
+/// Events that are shown at a time, at most and unless somebody asks for another number.
+const MOST: usize = 1000;
+const DEFAULT: usize = 100;
+
+/// Events, newest first.
+#[utoipa::path(get, path = "/api/events", tag = "events", params(EventsQuery),
+    responses((status = 200, body = EventList), Problems))]
+pub(crate) async fn list(
+    State(app): State<Arc<App>>,
+    _: Reader,
+    Params(query): Params<EventsQuery>,
+) -> Answer<Json<EventList>> {
+    let limit = query.limit.unwrap_or(DEFAULT);
+    if !(1..=MOST).contains(&limit) {
+        return Err(Problem::invalid(format!(
+            "a page of {limit} events is not possible: ask for 1 to {MOST}"
+        )));
+    }
+    let events = app.db.events(&query.filter()?, limit).await?;
+    let before = (events.len() == limit)
+        .then(|| events.last().map(|e| e.event.change_id.to_string()))
+        .flatten();
+    Ok(Json(EventList {
+        events: events.into_iter().map(EventOut::from).collect(),
+        before,
+    }))
+}
+
+fn id(text: &str) -> Answer<EventId> {
+    // Nothing but an event's id can be the id of an event.
+    text.parse().map_err(|_| unknown(text))
+}
+
+fn unknown(id: &str) -> Problem {
+    Error::not_found(format!("there is no event '{id}'"))
+        .advise("GET /api/events shows the events")
+        .into()
+}
+
+/// One event with every attempt, its request and its response.
+#[utoipa::path(get, path = "/api/events/{id}", tag = "events",
+    params(("id" = String, Path, format = Uuid)),
+    responses((status = 200, body = EventDetail), Problems))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    _: Reader,
+    Segments(text): Segments<String>,
+) -> Answer<Json<EventDetail>> {
+    let (event, attempts) = app
+        .db
+        .event(id(&text)?)
+        .await?
+        .ok_or_else(|| unknown(&text))?;
+    Ok(Json(EventDetail {
+        event: event.into(),
+        attempts: attempts.into_iter().map(Into::into).collect(),
+    }))
+}
+
+/// Deliver an event again, from the first attempt on.
+#[utoipa::path(post, path = "/api/events/{id}/redeliver", tag = "events",
+    params(("id" = String, Path, format = Uuid)),
+    responses((status = 200, body = EventsOut), Problems))]
+pub(crate) async fn redeliver(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Segments(text): Segments<String>,
+) -> Answer<Json<EventsOut>> {
+    let events = app.db.redeliver(&Redelivery::Event(id(&text)?)).await?;
+    Ok(Json(EventsOut { events }))
+}
+
+/// Deliver all of these events again that are not waiting for an attempt anyway.
+#[utoipa::path(post, path = "/api/events/redeliver", tag = "events", request_body = RedeliverIn,
+    responses((status = 200, body = EventsOut), Problems))]
+pub(crate) async fn redeliver_matching(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Body(body): Body<RedeliverIn>,
+) -> Answer<Json<EventsOut>> {
+    let which = Redelivery::Matching(body.filter()?);
+    let events = app.db.redeliver(&which).await?;
+    Ok(Json(EventsOut { events }))
+}
+
+/// One step of removing old events.
+#[utoipa::path(post, path = "/api/events/clean-up", tag = "events", request_body = CleanUpIn,
+    responses((status = 200, body = CleanedOut), Problems))]
+pub(crate) async fn clean_up(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Body(body): Body<CleanUpIn>,
+) -> Answer<Json<CleanedOut>> {
+    let what = CleanUp {
+        after: Duration::from_millis(age(body.older_than_ms)?),
+        dead_letters: body.dead_letters,
+    };
+    let size = batch(body.batch)?;
+    let trigger = match &body.trigger {
+        Some(name) => Some(app.db.trigger(name).await?),
+        None => None,
+    };
+    let cleaned = app.db.clean_up_events(trigger.as_ref(), what, size).await?;
+    Ok(Json(CleanedOut {
+        events: cleaned.events,
+        attempts: cleaned.attempts,
+        more: cleaned.more,
+    }))
+}

@@ -1,0 +1,211 @@
+//! Feeds.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use changefeed::{DEFAULT_START, Error, FeedId, FeedName, NewFeed, Source, SweepGroup};
+
+use super::created;
+use crate::access::{Administrator, Operator, Rights};
+use crate::app::App;
+use crate::extract::{Body, Segments};
+use crate::problem::{Answer, Problem, Problems};
+use crate::wire::feeds::{
+    BackfillOut, BatchIn, FeedDetail, FeedList, FeedOut, NewFeedIn, ShardDetail, SourceOut, TrimIn,
+    TrimmedOut,
+};
+
+/// All feeds that the caller may read.
+#[utoipa::path(get, path = "/api/feeds", tag = "feeds",
+    responses((status = 200, body = FeedList), Problems))]
+pub(crate) async fn list(State(app): State<Arc<App>>, rights: Rights) -> Answer<Json<FeedList>> {
+    let feeds = app.feeds.all().await?;
+    let feeds = feeds
+        .iter()
+        .filter(|feed| rights.need_feed(&feed.name).is_ok())
+        .map(|feed| FeedOut::from(&**feed))
+        .collect();
+    Ok(Json(FeedList { feeds }))
+}
+
+/// Create a feed.
+#[utoipa::path(post, path = "/api/feeds", tag = "feeds", request_body = NewFeedIn,
+    responses((status = 201, body = FeedOut), Problems))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Body(new): Body<NewFeedIn>,
+) -> Answer<Response> {
+    let start = match &new.start {
+        None => DEFAULT_START,
+        Some(text) => text
+            .parse()
+            .map_err(|_| Problem::invalid(format!("'{text}' is not a number to start at")))?,
+    };
+    let feed = NewFeed {
+        name: new.name.parse()?,
+        id: new.id.map(FeedId),
+        comment: new.comment,
+        shards: new.shards,
+        sweep_group: SweepGroup(new.sweep_group),
+        start,
+        source: new.source.map(|source| meant(&app, source)).transpose()?,
+    };
+    feed.validate()?;
+    let made = app.db.create_feed(&feed).await?;
+    app.feeds.forget();
+    Ok(created(FeedOut::from(made.definition())))
+}
+
+fn meant(app: &App, source: SourceOut) -> Answer<Source> {
+    let db = &app.db;
+    let column = |text: Option<String>| text.map(|c| db.column(&c)).transpose();
+    Ok(match source {
+        SourceOut::Captured { table, shard_by } => Source::Captured {
+            table: db.table(&table)?,
+            shard_by: column(shard_by)?,
+        },
+        SourceOut::Joined {
+            table,
+            change_id_column,
+            shard_by,
+        } => Source::Joined {
+            table: db.table(&table)?,
+            change_id_column: db.column(&change_id_column)?,
+            shard_by: column(shard_by)?,
+        },
+        SourceOut::Ulid {
+            feed,
+            table,
+            shard_column,
+            ulid_column,
+        } => Source::Ulid {
+            feed: feed
+                .parse()
+                .map_err(|_| Error::invalid(format!("'{feed}' is not a UUID")))?,
+            table: db.table(&table)?,
+            shard_column: db.column(&shard_column)?,
+            ulid_column: db.column(&ulid_column)?,
+        },
+        SourceOut::Events => {
+            return Err(
+                Problem::invalid("feeds of events are made by event triggers")
+                    .advise("create a trigger with 'feed'"),
+            );
+        }
+    })
+}
+
+/// One feed, the traffic of its shards, and its consumers.
+#[utoipa::path(get, path = "/api/feeds/{feed}", tag = "feeds",
+    params(("feed" = String, Path)),
+    responses((status = 200, body = FeedDetail), Problems))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    rights: Rights,
+    Segments(name): Segments<String>,
+) -> Answer<Json<FeedDetail>> {
+    may_read(&rights, &name)?;
+    let feed = app.feeds.feed(&name).await?;
+    let states = app.db.store().shard_states(&feed).await?;
+    let consumers = app.db.consumers().await?;
+    let out = FeedOut::from(&*feed);
+    Ok(Json(FeedDetail {
+        id: out.id,
+        name: out.name,
+        comment: out.comment,
+        source: out.source,
+        shards: states
+            .iter()
+            .map(|state| {
+                let longpoll = feed.shard(state.shard).is_ok_and(|s| s.longpoll);
+                ShardDetail::new(state, longpoll)
+            })
+            .collect(),
+        consumers: consumers
+            .into_iter()
+            .filter(|c| c.feed == feed.name)
+            .map(Into::into)
+            .collect(),
+    }))
+}
+
+/// Refuses whoever may not read the feed of this name, before it is known whether there is one.
+pub(crate) fn may_read(rights: &Rights, name: &str) -> Answer<()> {
+    match name.parse::<FeedName>() {
+        Ok(feed) => rights.need_feed(&feed),
+        // No feed has such a name, which everybody may know.
+        Err(_) => Ok(()),
+    }
+}
+
+/// Remove a feed with everything in it.
+#[utoipa::path(delete, path = "/api/feeds/{feed}", tag = "feeds",
+    params(("feed" = String, Path)),
+    responses((status = 204), Problems))]
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Segments(name): Segments<String>,
+) -> Answer<StatusCode> {
+    app.db.feed(&name).await?.drop_feed().await?;
+    app.feeds.forget();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// One step of giving numbers to rows that are older than the feed.
+#[utoipa::path(post, path = "/api/feeds/{feed}/backfill", tag = "feeds",
+    params(("feed" = String, Path)), request_body = BatchIn,
+    responses((status = 200, body = BackfillOut), Problems))]
+pub(crate) async fn backfill(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Segments(name): Segments<String>,
+    Body(body): Body<BatchIn>,
+) -> Answer<Json<BackfillOut>> {
+    let feed = app.db.feed(&name).await?;
+    Ok(Json(feed.backfill(batch(body.batch)?).await?.into()))
+}
+
+/// Checks the size of a step.
+pub(crate) fn batch(size: usize) -> Answer<usize> {
+    match size {
+        1..=10_000 => Ok(size),
+        _ => Err(Problem::invalid(format!(
+            "a batch of {size} is not possible: use 1 to 10000"
+        ))),
+    }
+}
+
+/// One step of removing old changes that every consumer has read.
+#[utoipa::path(post, path = "/api/feeds/{feed}/trim", tag = "feeds",
+    params(("feed" = String, Path)), request_body = TrimIn,
+    responses((status = 200, body = TrimmedOut), Problems))]
+pub(crate) async fn trim(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Segments(name): Segments<String>,
+    Body(body): Body<TrimIn>,
+) -> Answer<Json<TrimmedOut>> {
+    let feed = app.db.feed(&name).await?;
+    let age = Duration::from_millis(age(body.older_than_ms)?);
+    let trimmed = feed.trim(age, batch(body.batch)?).await?;
+    Ok(Json(TrimmedOut {
+        removed: trimmed.removed,
+        held_back_by: trimmed.held_back_by,
+    }))
+}
+
+/// Checks an age: a hundred years are enough, and more would not fit a database's interval.
+pub(crate) fn age(ms: u64) -> Answer<u64> {
+    match ms {
+        0..=3_155_760_000_000 => Ok(ms),
+        _ => Err(Problem::invalid(format!(
+            "{ms} ms are more than a hundred years"
+        ))),
+    }
+}

@@ -1,0 +1,133 @@
+//! The whole at a glance.
+
+use std::sync::{Arc, PoisonError};
+
+use axum::Json;
+use axum::extract::State;
+
+use crate::access::{Reader, Rights};
+use crate::app::App;
+use crate::extract::Params;
+use crate::problem::{Answer, Problems};
+use crate::samples::{STEP, seen};
+use crate::series::LENGTH;
+use crate::wire::ms;
+use crate::wire::status::{
+    FindingList, FindingOut, IncidentList, InstanceList, SeriesList, SeriesOut, SeriesQuery,
+    SessionOut, Status,
+};
+
+/// Feeds, consumers, triggers, watches, instances, leases and incidents as of the last sample.
+#[utoipa::path(get, path = "/api/status", tag = "status",
+    responses((status = 200, body = Status), Problems))]
+pub(crate) async fn status(State(app): State<Arc<App>>, _: Reader) -> Json<Status> {
+    let sample = app.samples.latest();
+    let mut status = sample
+        .as_ref()
+        .map(|s| s.status.clone())
+        .unwrap_or_default();
+    status.version = env!("CARGO_PKG_VERSION").to_owned();
+    status.instance = app.options.instance.clone();
+    if let Some(sample) = &sample {
+        status.sampled_at = Some(humantime::format_rfc3339_millis(sample.at).to_string());
+        status.age_ms = ms(sample.age());
+    }
+    status.database.error = app.samples.error();
+    status.database.reachable = status.database.error.is_none();
+    status.database.connections = app.db.store().connections().into();
+    Json(status)
+}
+
+/// The last hour of rates and backlogs.
+#[utoipa::path(get, path = "/api/series", tag = "status", params(SeriesQuery),
+    responses((status = 200, body = SeriesList), Problems))]
+pub(crate) async fn series(
+    State(app): State<Arc<App>>,
+    _: Reader,
+    Params(query): Params<SeriesQuery>,
+) -> Answer<Json<SeriesList>> {
+    let series = app
+        .samples
+        .series
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    let lines = series.lines(|(kind, name)| {
+        query.kind.as_ref().is_none_or(|k| k == kind)
+            && query.name.as_ref().is_none_or(|n| n == name)
+    });
+    drop(series);
+    let end = app.samples.latest().map(|s| s.at);
+    Ok(Json(SeriesList {
+        step_ms: ms(STEP),
+        end: end.map(|at| humantime::format_rfc3339_millis(at).to_string()),
+        length: LENGTH,
+        series: lines
+            .into_iter()
+            .map(|((kind, name), mut values)| {
+                let extra = values.len().saturating_sub(query.last.unwrap_or(LENGTH));
+                values.drain(..extra);
+                SeriesOut {
+                    kind: kind.to_owned(),
+                    name,
+                    values,
+                }
+            })
+            .collect(),
+    }))
+}
+
+/// Who serves, and who holds which lease.
+#[utoipa::path(get, path = "/api/instances", tag = "status",
+    responses((status = 200, body = InstanceList), Problems))]
+pub(crate) async fn instances(
+    State(app): State<Arc<App>>,
+    _: Reader,
+) -> Answer<Json<InstanceList>> {
+    let instances = app.db.store().instances().await?;
+    let leases = app.db.lease_holders().await?;
+    Ok(Json(InstanceList {
+        instances: seen(&instances, &leases),
+        leases: leases.into_iter().map(Into::into).collect(),
+    }))
+}
+
+/// Shards whose ULID writers had to go on without one of theirs.
+#[utoipa::path(get, path = "/api/incidents", tag = "status",
+    responses((status = 200, body = IncidentList), Problems))]
+pub(crate) async fn incidents(
+    State(app): State<Arc<App>>,
+    _: Reader,
+) -> Answer<Json<IncidentList>> {
+    let incidents = app.db.incidents().await?;
+    Ok(Json(IncidentList {
+        incidents: incidents.into_iter().map(Into::into).collect(),
+    }))
+}
+
+/// What keeps changes from being captured, and what this database cannot capture at all.
+#[utoipa::path(get, path = "/api/findings", tag = "status",
+    responses((status = 200, body = FindingList), Problems))]
+pub(crate) async fn findings(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<FindingList>> {
+    let findings = app.db.capture_findings().await?;
+    Ok(Json(FindingList {
+        findings: findings
+            .into_iter()
+            .map(|f| FindingOut {
+                severity: format!("{:?}", f.severity).to_lowercase(),
+                subject: f.subject,
+                message: f.message,
+                advice: f.advice,
+            })
+            .collect(),
+    }))
+}
+
+/// What this caller may do.
+#[utoipa::path(get, path = "/api/session", tag = "status",
+    responses((status = 200, body = SessionOut), Problems))]
+pub(crate) async fn session(rights: Rights) -> Json<SessionOut> {
+    Json(SessionOut {
+        scopes: rights.scopes(),
+        token_needed: matches!(rights, Rights::Token(..)),
+    })
+}

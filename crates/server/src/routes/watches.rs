@@ -1,0 +1,145 @@
+//! Watches.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::Response;
+use changefeed::{Delivery, Setting, Watch, WatchName, WatchSpec};
+
+use super::created;
+use crate::access::{Administrator, Operator, Reader};
+use crate::app::App;
+use crate::extract::{Body, Params, Segments};
+use crate::problem::{Answer, Problem, Problems};
+use crate::wire::watches::{NewWatchIn, ResetIn, RetriedOut, WatchList, WatchOut, WatchQuery};
+
+/// All watches and their backlogs.
+#[utoipa::path(get, path = "/api/watches", tag = "watches",
+    responses((status = 200, body = WatchList), Problems))]
+pub(crate) async fn list(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<WatchList>> {
+    let store = app.db.store();
+    let mut watches = Vec::new();
+    for watch in store.watches().await? {
+        watches.push(store.watch_status(&watch, 0).await?.into());
+    }
+    Ok(Json(WatchList { watches }))
+}
+
+/// Define a watch that `changefeed serve` runs.
+#[utoipa::path(post, path = "/api/watches", tag = "watches", request_body = NewWatchIn,
+    responses((status = 201, body = WatchOut), Problems))]
+pub(crate) async fn create(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Body(new): Body<NewWatchIn>,
+) -> Answer<Response> {
+    let name: WatchName = new.name.parse()?;
+    let definition = new.definition();
+    definition.settings().validate()?;
+    let delivery = Delivery {
+        webhook: Some(Setting::Value(new.webhook.clone())),
+        ..Delivery::default()
+    };
+    changefeed::WebhookTarget::check(&format!("watch '{name}'"), &delivery)?;
+    let store = app.db.store();
+    if store.watches().await?.iter().any(|w| w.name == name) {
+        return Err(Problem::new(
+            StatusCode::CONFLICT,
+            "already_exists",
+            format!("there is a watch '{name}' already"),
+        )
+        .advise("remove it first"));
+    }
+    let spec = WatchSpec {
+        from: new.from.into(),
+        columns: definition.with_columns,
+        definition: Some(definition),
+        ..WatchSpec::new(name, app.db.table(&new.table)?)
+    };
+    let watch = store.open_watch(&spec).await?;
+    Ok(created(WatchOut::from(
+        store.watch_status(&watch, 0).await?,
+    )))
+}
+
+async fn find(app: &App, name: &str) -> Answer<Watch> {
+    let watches = app.db.store().watches().await?;
+    watches
+        .into_iter()
+        .find(|w| w.name.as_str() == name)
+        .ok_or_else(|| {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "not_found",
+                format!("there is no watch '{name}'"),
+            )
+            .advise("GET /api/watches shows the watches")
+        })
+}
+
+/// One watch, with the changes it has given up.
+#[utoipa::path(get, path = "/api/watches/{watch}", tag = "watches",
+    params(("watch" = String, Path), WatchQuery),
+    responses((status = 200, body = WatchOut), Problems))]
+pub(crate) async fn show(
+    State(app): State<Arc<App>>,
+    _: Reader,
+    Segments(name): Segments<String>,
+    Params(query): Params<WatchQuery>,
+) -> Answer<Json<WatchOut>> {
+    let parked = query.parked.unwrap_or(100);
+    if parked > 1000 {
+        return Err(Problem::invalid(format!(
+            "{parked} given-up changes are too many to show: ask for at most 1000"
+        )));
+    }
+    let watch = find(&app, &name).await?;
+    Ok(Json(
+        app.db.store().watch_status(&watch, parked).await?.into(),
+    ))
+}
+
+/// Remove a watch with its backlog.
+#[utoipa::path(delete, path = "/api/watches/{watch}", tag = "watches",
+    params(("watch" = String, Path)),
+    responses((status = 204), Problems))]
+pub(crate) async fn remove(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Segments(name): Segments<String>,
+) -> Answer<StatusCode> {
+    let watch = find(&app, &name).await?;
+    app.db.store().drop_watch(&watch).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Give parked changes another round of attempts.
+#[utoipa::path(post, path = "/api/watches/{watch}/retry", tag = "watches",
+    params(("watch" = String, Path)),
+    responses((status = 200, body = RetriedOut), Problems))]
+pub(crate) async fn retry(
+    State(app): State<Arc<App>>,
+    _: Operator,
+    Segments(name): Segments<String>,
+) -> Answer<Json<RetriedOut>> {
+    let watch = find(&app, &name).await?;
+    let retried = app.db.store().retry_parked(&watch).await?;
+    Ok(Json(RetriedOut { retried }))
+}
+
+/// Forget what a function was handed, so that it begins again.
+#[utoipa::path(post, path = "/api/watches/{watch}/reset", tag = "watches",
+    params(("watch" = String, Path)), request_body = ResetIn,
+    responses((status = 204), Problems))]
+pub(crate) async fn reset(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Segments(name): Segments<String>,
+    Body(body): Body<ResetIn>,
+) -> Answer<StatusCode> {
+    let watch = find(&app, &name).await?;
+    app.db.store().reset_watch(&watch, body.from.into()).await?;
+    Ok(StatusCode::NO_CONTENT)
+}

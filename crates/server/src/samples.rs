@@ -1,0 +1,429 @@
+//! What the database looks like, every few seconds: one look serves the dashboard, the charts and
+//! Prometheus, however many of them there are.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use changefeed::{
+    CancellationToken, Changefeed, Instance, Kind, LeaseHolder, Result, ShardState, Tallies, Tally,
+    TriggerState,
+};
+
+use crate::series::{Line, Series};
+use crate::wire::status::{
+    FeedStatus, InstanceOut, LeaseOut, ShardStatus, Status, TriggerStatus, WatchBacklog,
+};
+
+/// The time between two samples.
+pub(crate) const STEP: Duration = Duration::from_secs(5);
+
+/// One look at the database.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    taken: Instant,
+    pub(crate) at: SystemTime,
+    pub(crate) status: Status,
+    /// For each shard that has changes waiting: its newest number then, and since when.
+    stuck: BTreeMap<(String, i16), (String, Instant)>,
+    /// What each instance had done.
+    tallies: BTreeMap<String, Tallies>,
+}
+
+impl Sample {
+    pub(crate) fn age(&self) -> Duration {
+        self.taken.elapsed()
+    }
+}
+
+/// The last sample, and what is kept of those before.
+#[derive(Debug, Default)]
+pub(crate) struct Samples {
+    latest: Mutex<Option<Arc<Sample>>>,
+    /// Why the last look failed.
+    error: Mutex<Option<String>>,
+    pub(crate) series: Mutex<Series>,
+}
+
+impl Samples {
+    pub(crate) fn latest(&self) -> Option<Arc<Sample>> {
+        self.latest
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn error(&self) -> Option<String> {
+        self.error
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Samples until told to stop.
+    pub(crate) async fn run(&self, db: Changefeed, shutdown: CancellationToken) {
+        loop {
+            let began = Instant::now();
+            let error = match self.sample(&db).await {
+                Ok(()) => None,
+                Err(error) => {
+                    tracing::debug!(%error, "no sample");
+                    Some(error.to_string())
+                }
+            };
+            *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
+            // Where counting takes long, at most a twentieth of the time is spent on it.
+            let pause = STEP.max(began.elapsed() * 20);
+            let rest = pause.saturating_sub(began.elapsed());
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(rest) => {}
+            }
+        }
+    }
+
+    async fn sample(&self, db: &Changefeed) -> Result<()> {
+        let before = self.latest();
+        let sample = look(db, before.as_deref()).await?;
+        let missed = before.map_or(0, |before| {
+            let steps = (sample.taken - before.taken).as_secs_f64() / STEP.as_secs_f64();
+            (steps.round() as usize).saturating_sub(1)
+        });
+        let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.step(missed, lines(&sample.status));
+        drop(series);
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sample));
+        Ok(())
+    }
+}
+
+/// The values of a sample that are kept for charts.
+fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
+    let mut lines = Vec::new();
+    let mut add = |kind, name: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            lines.push(((kind, name.to_owned()), value));
+        }
+    };
+    for feed in &status.feeds {
+        add("feed_rate", &feed.feed, feed.rate);
+        add("feed_pending", &feed.feed, Some(feed.pending as f64));
+    }
+    let mut lags: BTreeMap<String, i64> = BTreeMap::new();
+    for consumer in &status.consumers {
+        let name = format!("{}/{}", consumer.feed, consumer.name);
+        *lags.entry(name).or_default() += consumer.lag_changes;
+    }
+    for (name, lag) in lags {
+        add("consumer_lag", &name, Some(lag as f64));
+    }
+    for trigger in &status.triggers {
+        add(
+            "trigger_success_rate",
+            &trigger.trigger,
+            trigger.success_rate,
+        );
+        add(
+            "trigger_failure_rate",
+            &trigger.trigger,
+            trigger.failure_rate,
+        );
+        add(
+            "trigger_pending",
+            &trigger.trigger,
+            Some(trigger.pending as f64),
+        );
+    }
+    for watch in &status.watches {
+        add(
+            "watch_unprocessed",
+            &watch.watch,
+            Some(watch.unprocessed as f64),
+        );
+    }
+    lines.into_iter()
+}
+
+async fn look(db: &Changefeed, before: Option<&Sample>) -> Result<Sample> {
+    let store = db.store();
+    let mut status = Status::default();
+    let mut stuck = BTreeMap::new();
+    let taken = Instant::now();
+    let passed = before.map(|before| (taken - before.taken).as_secs_f64());
+    for feed in store.feeds().await? {
+        let name = feed.name.to_string();
+        let earlier = before.and_then(|b| b.status.feeds.iter().find(|f| f.feed == name));
+        let mut out = FeedStatus {
+            feed: name.clone(),
+            id: feed.id.0,
+            ..FeedStatus::default()
+        };
+        match store.shard_states(&feed).await {
+            Ok(states) => {
+                for state in states {
+                    let known = before.and_then(|b| b.stuck.get(&(name.clone(), state.shard.0)));
+                    let since = waits_since(&state, known, taken);
+                    if let Some(since) = since {
+                        let key = (name.clone(), state.shard.0);
+                        stuck.insert(key, (state.last.to_string(), since));
+                    }
+                    let earlier =
+                        earlier.and_then(|f| f.shards.iter().find(|s| s.shard == state.shard.0));
+                    let lag = since.map_or(Duration::ZERO, |since| taken - since);
+                    out.shards.push(shard(&state, earlier, passed, lag));
+                }
+            }
+            // One feed that is broken must not hide the others.
+            Err(error) if error.kind() != Kind::Unavailable => out.error = Some(error.to_string()),
+            Err(error) => return Err(error),
+        }
+        let rates: Vec<f64> = out.shards.iter().filter_map(|s| s.rate).collect();
+        out.rate = (!rates.is_empty()).then(|| rates.iter().sum());
+        out.pending = out.shards.iter().map(|s| s.pending).sum();
+        out.lag_ms = out.shards.iter().map(|s| s.lag_ms).max().unwrap_or(0);
+        status.feeds.push(out);
+    }
+    status.consumers = store
+        .consumers()
+        .await?
+        .into_iter()
+        .map(Into::into)
+        .collect();
+    let instances = store.instances().await?;
+    let leases = store.lease_holders().await?;
+    let tallies: BTreeMap<String, Tallies> = instances
+        .iter()
+        .map(|i| (i.name.clone(), i.tallies.clone()))
+        .collect();
+    let work = Work {
+        now: &tallies,
+        before: before.map(|b| &b.tallies),
+        passed,
+    };
+    status.triggers = triggers(db, &work).await?;
+    for watch in store.watches().await? {
+        let name = watch.name.to_string();
+        let (total, _) = work.of(|t| &t.watches, &name);
+        match store.watch_status(&watch, 0).await {
+            Ok(state) => status.watches.push(WatchBacklog {
+                watch: name,
+                table: state.watch.table.to_string(),
+                unprocessed: state.unprocessed,
+                leased: state.leased,
+                parked: state.parked,
+                last_error: state.last_error,
+                idle_ms: state.idle_ms,
+                suggested_workers: state.suggested_workers,
+                success: total.success,
+                failure: total.failure,
+            }),
+            // Its table may be gone, or it was dropped since.
+            Err(error) if error.kind() != Kind::Unavailable => {
+                tracing::debug!(watch = name, %error, "the state of this watch cannot be read");
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    status.incidents = store
+        .incidents()
+        .await?
+        .into_iter()
+        .map(Into::into)
+        .collect();
+    status.instances = seen(&instances, &leases);
+    status.leases = leases.into_iter().map(LeaseOut::from).collect();
+    Ok(Sample {
+        taken,
+        at: SystemTime::now(),
+        status,
+        stuck,
+        tallies,
+    })
+}
+
+async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<Vec<TriggerStatus>> {
+    let states = db.store().trigger_states().await?;
+    let state = |name: &str| -> Option<&TriggerState> {
+        states.iter().find(|s| s.trigger.as_str() == name)
+    };
+    let triggers = db.store().triggers().await?;
+    Ok(triggers
+        .into_iter()
+        .map(|trigger| {
+            let name = trigger.definition.name.to_string();
+            let (total, rates) = work.of(|t| &t.triggers, &name);
+            let state = state(&name);
+            TriggerStatus {
+                table: trigger.definition.table.to_string(),
+                paused: trigger.paused,
+                pending: state.map_or(0, |s| s.pending),
+                in_flight: state.map_or(0, |s| s.in_flight),
+                dead: state.map_or(0, |s| s.dead),
+                overdue_ms: state.and_then(|s| s.overdue_ms),
+                success_rate: rates.map(|(success, _)| success),
+                failure_rate: rates.map(|(_, failure)| failure),
+                success: total.success,
+                failure: total.failure,
+                trigger: name,
+            }
+        })
+        .collect())
+}
+
+/// Who serves, with the leases that each holds.
+pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<InstanceOut> {
+    let held = |owner: &str| -> Vec<String> {
+        leases
+            .iter()
+            .filter(|l| l.owner == owner && l.expires_in_ms > 0)
+            .map(|l| l.name.clone())
+            .collect()
+    };
+    instances
+        .iter()
+        .map(|i| InstanceOut {
+            name: i.name.clone(),
+            roles: i.roles.clone(),
+            address: i.address.clone(),
+            version: i.version.clone(),
+            up_ms: i.up_ms,
+            seen_ms: i.seen_ms,
+            leases: held(&i.name),
+        })
+        .collect()
+}
+
+/// Since when a shard has had changes that wait for their number: as long as its newest number stays
+/// the same they are the same changes.
+fn waits_since(
+    state: &ShardState,
+    known: Option<&(String, Instant)>,
+    now: Instant,
+) -> Option<Instant> {
+    if state.pending == 0 {
+        return None;
+    }
+    match known {
+        Some((last, since)) if *last == state.last.to_string() => Some(*since),
+        _ => Some(now),
+    }
+}
+
+fn shard(
+    state: &ShardState,
+    earlier: Option<&ShardStatus>,
+    passed: Option<f64>,
+    lag: Duration,
+) -> ShardStatus {
+    let before = earlier.and_then(|e| e.last.parse::<i64>().ok());
+    // Numbers are gapless, so their difference is how many changes there were.
+    let rate = match (state.last.number(), before, passed) {
+        (Some(now), Some(before), Some(passed)) if passed > 0.0 => {
+            Some((now - before).max(0) as f64 / passed)
+        }
+        _ => None,
+    };
+    ShardStatus {
+        shard: state.shard.0,
+        sweep_group: state.sweep_group.0,
+        last: state.last.to_string(),
+        pending: state.pending,
+        since_ms: state.since_ms,
+        lag_ms: i64::try_from(lag.as_millis()).unwrap_or(i64::MAX),
+        rate,
+    }
+}
+
+/// What all instances have done, now and at the last look.
+struct Work<'a> {
+    now: &'a BTreeMap<String, Tallies>,
+    before: Option<&'a BTreeMap<String, Tallies>>,
+    passed: Option<f64>,
+}
+
+impl Work<'_> {
+    /// The total of one thing, and its rates of success and failure since the last look.
+    fn of(
+        &self,
+        what: impl Fn(&Tallies) -> &BTreeMap<String, Tally>,
+        name: &str,
+    ) -> (Tally, Option<(f64, f64)>) {
+        let (mut total, mut added) = (Tally::default(), Tally::default());
+        for (instance, tallies) in self.now {
+            let now = what(tallies).get(name).copied().unwrap_or_default();
+            let then = self
+                .before
+                .and_then(|b| b.get(instance))
+                .and_then(|t| what(t).get(name).copied())
+                .unwrap_or_default();
+            total.success += now.success;
+            total.failure += now.failure;
+            let since = now.since(then);
+            added.success += since.success;
+            added.failure += since.failure;
+        }
+        let rates = self
+            .passed
+            .filter(|passed| *passed > 0.0)
+            .map(|passed| (added.success as f64 / passed, added.failure as f64 / passed));
+        (total, rates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use changefeed::{Cursor, ShardId, SweepGroup};
+
+    use super::*;
+
+    fn state(last: i64, pending: i64) -> ShardState {
+        ShardState {
+            shard: ShardId(0),
+            sweep_group: SweepGroup(0),
+            last: Cursor::Number(last),
+            pending,
+            since_ms: 0,
+        }
+    }
+
+    #[test]
+    fn a_rate_is_the_difference_of_numbers() {
+        let earlier = shard(&state(100, 0), None, None, Duration::ZERO);
+        assert_eq!(earlier.rate, None);
+        let now = shard(&state(150, 0), Some(&earlier), Some(5.0), Duration::ZERO);
+        assert_eq!(now.rate, Some(10.0));
+    }
+
+    #[test]
+    fn changes_wait_for_as_long_as_no_number_is_given() {
+        let (then, now) = (Instant::now(), Instant::now() + STEP);
+        let first = waits_since(&state(100, 3), None, then).unwrap();
+        assert_eq!(first, then);
+        let known = ("100".to_owned(), first);
+        assert_eq!(waits_since(&state(100, 5), Some(&known), now), Some(then));
+        assert_eq!(waits_since(&state(101, 5), Some(&known), now), Some(now));
+        assert_eq!(waits_since(&state(101, 0), Some(&known), now), None);
+    }
+
+    #[test]
+    fn what_instances_have_done_adds_up() {
+        let tallies = |success| {
+            let mut tallies = Tallies::default();
+            let tally = Tally {
+                success,
+                failure: 0,
+            };
+            tallies.triggers.insert("t".to_owned(), tally);
+            tallies
+        };
+        let before = BTreeMap::from([("a".to_owned(), tallies(10))]);
+        let now = BTreeMap::from([("a".to_owned(), tallies(15)), ("b".to_owned(), tallies(5))]);
+        let work = Work {
+            now: &now,
+            before: Some(&before),
+            passed: Some(5.0),
+        };
+        let (total, rates) = work.of(|t| &t.triggers, "t");
+        assert_eq!((total.success, rates), (20, Some((2.0, 0.0))));
+    }
+}

@@ -1,0 +1,338 @@
+//! Changes as server-sent events: one shard, or all shards of a feed.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use changefeed::futures::StreamExt;
+use changefeed::futures::stream::{self, SelectAll, Stream};
+use changefeed::{After, Backoff, Cursor, Feed, Kind, Remedy, ShardId, Subscription};
+use tokio::time::Instant;
+
+use crate::access::Rights;
+use crate::app::App;
+use crate::limits::Seat;
+use crate::pages::Encoded;
+use crate::problem::{Answer, Problem};
+
+/// Changes that are read at a time.
+const PAGE: usize = 500;
+/// A reader looks again after this time even if nobody woke it. Nothing relies on it.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// What a follower has to tell.
+enum News {
+    /// It goes on from here; told once, before anything else.
+    Begin(After),
+    /// There is something.
+    Page(Arc<Encoded>),
+    /// It cannot go on.
+    End(Problem),
+}
+
+/// Follows one shard.
+struct Follower {
+    app: Arc<App>,
+    feed: Arc<Feed>,
+    shard: ShardId,
+    after: After,
+    subscription: Subscription,
+    backoff: Backoff,
+    /// The first page, read before the answer began.
+    first: Option<Arc<Encoded>>,
+    begun: bool,
+}
+
+impl Follower {
+    /// Reads the first page, so that whoever asks for something impossible gets a status and not a
+    /// stream.
+    async fn begin(
+        app: &Arc<App>,
+        feed: &Arc<Feed>,
+        shard: ShardId,
+        after: After,
+    ) -> Answer<Follower> {
+        let mut subscription = app.db.store().subscribe(feed, shard);
+        subscription.look();
+        let first = app.reads.read(feed, shard, after, PAGE).await?;
+        // Where it really begins: `last` means from now on, not from each look.
+        let after = if first.is_empty() {
+            first.next()
+        } else {
+            after
+        };
+        Ok(Follower {
+            app: app.clone(),
+            feed: feed.clone(),
+            shard,
+            after,
+            subscription,
+            backoff: Backoff::default(),
+            first: Some(first),
+            begun: false,
+        })
+    }
+
+    async fn next(&mut self) -> Option<News> {
+        if !self.begun {
+            self.begun = true;
+            return Some(News::Begin(self.after));
+        }
+        loop {
+            let read = match self.first.take() {
+                Some(first) => Ok(first),
+                None => {
+                    // Before reading: news that comes while we read must not be forgotten.
+                    self.subscription.look();
+                    let (reads, feed) = (&self.app.reads, &self.feed);
+                    reads.read(feed, self.shard, self.after, PAGE).await
+                }
+            };
+            match read {
+                Ok(page) if page.is_empty() => {
+                    self.backoff.worked();
+                    self.after = page.next();
+                    let _ = tokio::time::timeout(LOOK_AGAIN, self.subscription.news()).await;
+                }
+                Ok(page) => {
+                    self.backoff.worked();
+                    self.after = page.next();
+                    return Some(News::Page(page));
+                }
+                Err(error) if error.kind().remedy() == Remedy::Retry => {
+                    tokio::time::sleep(self.backoff.failed()).await;
+                }
+                Err(error) => return Some(News::End(error.into())),
+            }
+        }
+    }
+
+    fn into_stream(self) -> impl Stream<Item = (ShardId, News)> + Send {
+        stream::unfold(Some(self), |follower| async move {
+            let mut follower = follower?;
+            let news = follower.next().await?;
+            let shard = follower.shard;
+            let over = matches!(news, News::End(_));
+            Some(((shard, news), (!over).then_some(follower)))
+        })
+    }
+}
+
+/// One shard, for ever.
+pub(crate) async fn shard(
+    app: &Arc<App>,
+    rights: Rights,
+    seat: Seat,
+    feed: &Arc<Feed>,
+    shard: ShardId,
+    after: After,
+) -> Answer<Response> {
+    let follower = Follower::begin(app, feed, shard, after).await?;
+    let news = follower.into_stream().map(|(_, news)| match news {
+        News::Begin(After::Cursor(cursor)) => Told::Text(format!("id: {cursor}\n\n").into()),
+        News::Begin(_) => Told::Text(Bytes::from_static(b": begin\n\n")),
+        News::Page(page) => Told::Text(page.events()),
+        News::End(problem) => Told::Last(ending(&problem)),
+    });
+    Ok(answer(app, rights, seat, feed, news))
+}
+
+/// All shards of a feed, for ever.
+pub(crate) async fn feed(
+    app: &Arc<App>,
+    rights: Rights,
+    seat: Seat,
+    feed: &Arc<Feed>,
+    places: &Places,
+) -> Answer<Response> {
+    let mut followers = Vec::new();
+    for shard in &feed.shards {
+        let after = places.of(shard.shard);
+        followers.push(Follower::begin(app, feed, shard.shard, after).await?);
+    }
+    // Known from the beginning, so that a shard without changes is not forgotten by who resumes.
+    let mut at = Places::default();
+    for follower in &followers {
+        at.begin(follower.shard, follower.after);
+    }
+    let begin = Told::Text(format!("id: {at}\n\n").into());
+    let mut all = SelectAll::new();
+    for follower in followers {
+        all.push(Box::pin(follower.into_stream()));
+    }
+    let news = all.filter_map(move |(shard, news)| {
+        let told = match news {
+            News::Begin(_) => None,
+            News::Page(page) => Some(Told::Text(at.page(shard, &page))),
+            News::End(problem) => Some(Told::Last(ending(&problem))),
+        };
+        std::future::ready(told)
+    });
+    let begin = stream::once(std::future::ready(begin));
+    Ok(answer(app, rights, seat, feed, begin.chain(news)))
+}
+
+fn ending(problem: &Problem) -> Bytes {
+    format!("event: error\ndata: {}\n\n", problem.json()).into()
+}
+
+enum Told {
+    Text(Bytes),
+    Last(Bytes),
+}
+
+/// Where a reader stands in each shard: `0=2000000000000003,1=first`.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Places {
+    cursors: BTreeMap<ShardId, After>,
+    otherwise: Option<After>,
+}
+
+impl Places {
+    /// Every shard from the same point.
+    pub(crate) fn everywhere(after: After) -> Self {
+        Places {
+            cursors: BTreeMap::new(),
+            otherwise: Some(after),
+        }
+    }
+
+    /// Reads what `Display` wrote.
+    pub(crate) fn parse(text: &str) -> Answer<Self> {
+        let mut cursors = BTreeMap::new();
+        for part in text.split(',') {
+            let (shard, after) = part.split_once('=').ok_or_else(|| {
+                Problem::invalid(format!("'{text}' is not the id of an event of this stream"))
+            })?;
+            cursors.insert(shard.trim().parse()?, after.trim().parse()?);
+        }
+        Ok(Places {
+            cursors,
+            // A shard that was added since has not been read yet.
+            otherwise: Some(After::First),
+        })
+    }
+
+    fn of(&self, shard: ShardId) -> After {
+        let known = self.cursors.get(&shard).copied();
+        known.or(self.otherwise).unwrap_or(After::Last)
+    }
+
+    fn begin(&mut self, shard: ShardId, after: After) {
+        self.cursors.insert(shard, after);
+    }
+
+    /// The events of a page, each with the places after it.
+    fn page(&mut self, shard: ShardId, page: &Encoded) -> Bytes {
+        let mut text = String::new();
+        for (cursor, change) in page.changes() {
+            self.moved(shard, cursor);
+            let rest = change.strip_prefix('{').unwrap_or(change);
+            let _ = write!(text, "id: {self}\ndata: {{\"shard\":{shard},{rest}\n\n");
+        }
+        text.into()
+    }
+
+    fn moved(&mut self, shard: ShardId, cursor: Cursor) {
+        self.cursors.insert(shard, After::Cursor(cursor));
+    }
+}
+
+impl std::fmt::Display for Places {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (n, (shard, after)) in self.cursors.iter().enumerate() {
+            let comma = if n > 0 { "," } else { "" };
+            write!(f, "{comma}{shard}={after}")?;
+        }
+        Ok(())
+    }
+}
+
+/// An answer that stays open: what there is to tell, and a sign of life when there is nothing, until
+/// the server stops, the caller's rights are taken back or the feed is dropped.
+fn answer(
+    app: &Arc<App>,
+    rights: Rights,
+    seat: Seat,
+    feed: &Arc<Feed>,
+    news: impl Stream<Item = Told> + Send + 'static,
+) -> Response {
+    struct Open<S> {
+        app: Arc<App>,
+        rights: Rights,
+        feed: Arc<Feed>,
+        news: S,
+        alive_at: Instant,
+        over: bool,
+        _seat: Seat,
+    }
+    let every = app.options.keep_alive;
+    let open = Open {
+        app: app.clone(),
+        rights,
+        feed: feed.clone(),
+        news: Box::pin(news),
+        alive_at: Instant::now() + every,
+        over: false,
+        _seat: seat,
+    };
+    let body = stream::unfold(open, move |mut open| async move {
+        if open.over {
+            return None;
+        }
+        let shutdown = open.app.shutdown.clone();
+        let text = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return None,
+            () = tokio::time::sleep_until(open.alive_at) => {
+                open.alive_at = Instant::now() + every;
+                if !open.app.access.still_holds(&open.rights).await {
+                    return None;
+                }
+                match open.app.feeds.feed(open.feed.name.as_str()).await {
+                    Err(error) if error.kind() == Kind::NotFound => {
+                        open.over = true;
+                        ending(&error.into())
+                    }
+                    _ => Bytes::from_static(b": keep-alive\n\n"),
+                }
+            }
+            told = open.news.next() => match told? {
+                Told::Text(text) => text,
+                Told::Last(text) => {
+                    open.over = true;
+                    text
+                }
+            },
+        };
+        Some((Ok::<_, std::convert::Infallible>(text), open))
+    });
+    let mut response = Body::from_stream(body).into_response();
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    // nginx would otherwise keep events until it has enough of them.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        let text = "-1=first,0=2000000000000003,7=12";
+        assert_eq!(Places::parse(text).unwrap().to_string(), text);
+        for bad in ["", "0", "x=1", "0=", "0=1,"] {
+            assert!(Places::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

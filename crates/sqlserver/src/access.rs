@@ -1,0 +1,86 @@
+//! Bearer tokens of the HTTP interface.
+
+use async_trait::async_trait;
+use changefeed_core::{
+    AccessStore, AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId,
+};
+use tiberius::Row;
+
+use crate::SqlServerStore;
+
+/// A thousand years: what is added to a time must stay a time.
+const FOREVER: u64 = 1000 * 365 * 86_400;
+
+#[async_trait]
+impl AccessStore for SqlServerStore {
+    async fn tokens(&self) -> Result<Vec<AccessToken>> {
+        let mut connection = self.connection().await?;
+        let rows = connection
+            .query(include_str!("sql/tokens.sql"), &[])
+            .await?;
+        rows.iter().map(token).collect()
+    }
+
+    async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
+        new.validate()?;
+        let mut connection = self.connection().await?;
+        let seconds = new
+            .expires_after
+            .map(|after| i32::try_from(after.as_secs().min(FOREVER)).unwrap_or(i32::MAX));
+        let milliseconds = new
+            .expires_after
+            .map_or(0, |after| i32::try_from(after.subsec_millis()).unwrap_or(0));
+        connection
+            .execute(
+                "insert into changefeed.access_token (token_id, name, digest, scopes, expires_at) \
+                 values (@P1, @P2, @P3, @P4, \
+                 dateadd(millisecond, @P6, dateadd(second, @P5, sysutcdatetime())))",
+                &[
+                    &new.id.as_str(),
+                    &new.name,
+                    &new.digest.0.as_slice(),
+                    &Scope::list(&new.scopes),
+                    &seconds,
+                    &milliseconds,
+                ],
+            )
+            .await?;
+        drop(connection);
+        self.tokens()
+            .await?
+            .into_iter()
+            .find(|token| token.id == new.id)
+            .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
+    }
+
+    async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
+        let mut connection = self.connection().await?;
+        let revoked = connection
+            .execute(
+                "update changefeed.access_token set revoked_at = sysutcdatetime() \
+                 where token_id = @P1 and revoked_at is null",
+                &[&id.as_str()],
+            )
+            .await?;
+        Ok(revoked > 0)
+    }
+}
+
+fn token(row: &Row) -> Result<AccessToken> {
+    let text = |at: usize| row.get::<&str, _>(at).map(str::to_owned);
+    let digest = row.get::<&[u8], _>(2).unwrap_or_default();
+    Ok(AccessToken {
+        id: text(0).unwrap_or_default().parse()?,
+        name: text(1).unwrap_or_default(),
+        digest: TokenDigest(
+            digest.try_into().map_err(|_| {
+                Error::new(Kind::Database, "a token's digest does not have 32 bytes")
+            })?,
+        ),
+        scopes: Scope::parse_list(row.get(3).unwrap_or_default())?,
+        created_at: text(4).unwrap_or_default(),
+        expires_at: text(5),
+        expired: row.get::<bool, _>(6) == Some(true),
+        revoked_at: text(7),
+    })
+}
