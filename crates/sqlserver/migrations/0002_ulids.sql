@@ -98,6 +98,10 @@ begin
         if @level = 5
         --@babelfish    or @level <> 2
             throw 55604, 'changefeed: with this isolation level the snapshot would be older than the lock; call lock_ulid_shard before BEGIN TRANSACTION', 1;
+        -- Babelfish reads a procedure anew in every session, which takes its time: not while others
+        -- wait for us.
+        --@babelfish exec changefeed.ulid_forget;
+        --@babelfish exec changefeed.commit_ulid_transaction @rehearse = 1;
         exec changefeed.ulid_wait @feed_id, @shard_id, @timeout, @wait, 'Transaction', @incidents output;
     end;
     -- Under repeatable read and serializable a lock on what we read would stay until the end, and
@@ -278,9 +282,12 @@ GO
 -- Verifies that nobody has judged this transaction dead and nobody else has moved the shard, and
 -- stores where the shard stands now. Commit directly afterwards, in the same batch: from here on
 -- the shard's rows are locked, and whoever gets lost in between is noticed by nobody but TCP.
-create procedure changefeed.commit_ulid_transaction as
+create procedure changefeed.commit_ulid_transaction
+    --@babelfish @rehearse bit = 0
+as
 begin
     set nocount on;
+    --@babelfish if @rehearse = 1 return;
     set xact_abort on;
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
