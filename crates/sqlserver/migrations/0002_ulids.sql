@@ -293,7 +293,7 @@ begin
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @feed_id uniqueidentifier, @shard_id int, @incidents bigint, @message nvarchar(2000);
     declare @time datetime2(3), @before_high binary(8), @before_low bigint;
-    declare @high binary(8), @low bigint, @base bigint, @changed int;
+    declare @high binary(8), @low bigint, @base bigint, @drawn bigint, @changed int;
     declare @begun table (incidents bigint, [time] datetime2(3), before_high binary(8),
                           before_low bigint, high binary(8), low bigint, base bigint);
     if @@trancount = 0 or @transaction_id is null or @transaction_id <> changefeed.ulid_transaction_id()
@@ -335,7 +335,8 @@ begin
             N' was silent for too long, and its lock was burned; roll back and do it again');
         throw 55603, @message, 1;
     end;
-    set @low = @low + (next value for changefeed.sequence - @base);
+    set @drawn = next value for changefeed.sequence;
+    set @low = @low + (@drawn - @base);
     begin try
         if @before_high is null
             insert into changefeed.shard_ulid (feed_id, shard_id, [time], ulid_high, ulid_low)
