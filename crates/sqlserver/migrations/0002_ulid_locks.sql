@@ -125,14 +125,15 @@ begin
     declare @result int = -1;
     exec @result = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', --@sqlserver
         @LockOwner = @owner, @LockTimeout = @milliseconds; --@sqlserver
-    --@babelfish declare @key bigint = hashtextextended(@name, 0), @nap int;
+    --@babelfish declare @key bigint = hashtextextended(@name, 0), @nap int, @pause float = 0.002;
     --@babelfish declare @until datetime2(3) = dateadd(millisecond, @milliseconds, sysutcdatetime());
     --@babelfish while 1 = 1
     --@babelfish begin
     --@babelfish     if @owner = 'Session' select @result = convert(int, pg_try_advisory_lock(@key)) - 1;
     --@babelfish     else select @result = convert(int, pg_try_advisory_xact_lock(@key)) - 1;
     --@babelfish     if @result = 0 or sysutcdatetime() >= @until break;
-    --@babelfish     select @nap = count(*) from (select pg_sleep(0.003) as slept) naps;
+    --@babelfish     select @nap = count(*) from (select pg_sleep(@pause) as slept) naps;
+    --@babelfish     if @pause < 0.02 set @pause = @pause * 2;
     --@babelfish end;
     return @result;
 end;
@@ -286,8 +287,9 @@ begin
             throw 55602, @message, 1;
         end;
         -- Wake up when the holder will have been silent for long enough, not much later.
-        set @step = case when @longest - @silent < 100 then @longest - @silent + 1 else 100 end;
-        if @step > @timeout / 10 + 5 set @step = @timeout / 10 + 5;
+        -- A lock that is burned by somebody else is noticed at the next look.
+        set @step = case when @longest - @silent < 200 then @longest - @silent + 1 else 200 end;
+        if @step > @timeout / 5 + 5 set @step = @timeout / 5 + 5;
     end;
 end;
 GO

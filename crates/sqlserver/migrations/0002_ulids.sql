@@ -98,6 +98,10 @@ begin
         if @level = 5
         --@babelfish    or @level <> 2
             throw 55604, 'changefeed: with this isolation level the snapshot would be older than the lock; call lock_ulid_shard before BEGIN TRANSACTION', 1;
+        -- Babelfish reads a procedure anew in every session, which takes its time: not while others
+        -- wait for us.
+        --@babelfish exec changefeed.ulid_forget;
+        --@babelfish exec changefeed.commit_ulid_transaction @rehearse = 1;
         exec changefeed.ulid_wait @feed_id, @shard_id, @timeout, @wait, 'Transaction', @incidents output;
     end;
     -- Under repeatable read and serializable a lock on what we read would stay until the end, and
@@ -278,15 +282,18 @@ GO
 -- Verifies that nobody has judged this transaction dead and nobody else has moved the shard, and
 -- stores where the shard stands now. Commit directly afterwards, in the same batch: from here on
 -- the shard's rows are locked, and whoever gets lost in between is noticed by nobody but TCP.
-create procedure changefeed.commit_ulid_transaction as
+create procedure changefeed.commit_ulid_transaction
+    --@babelfish @rehearse bit = 0
+as
 begin
     set nocount on;
+    --@babelfish if @rehearse = 1 return;
     set xact_abort on;
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @feed_id uniqueidentifier, @shard_id int, @incidents bigint, @message nvarchar(2000);
     declare @time datetime2(3), @before_high binary(8), @before_low bigint;
-    declare @high binary(8), @low bigint, @base bigint, @changed int;
+    declare @high binary(8), @low bigint, @base bigint, @drawn bigint, @changed int;
     declare @begun table (incidents bigint, [time] datetime2(3), before_high binary(8),
                           before_low bigint, high binary(8), low bigint, base bigint);
     if @@trancount = 0 or @transaction_id is null or @transaction_id <> changefeed.ulid_transaction_id()
@@ -328,7 +335,8 @@ begin
             N' was silent for too long, and its lock was burned; roll back and do it again');
         throw 55603, @message, 1;
     end;
-    set @low = @low + (next value for changefeed.sequence - @base);
+    set @drawn = next value for changefeed.sequence;
+    set @low = @low + (@drawn - @base);
     begin try
         if @before_high is null
             insert into changefeed.shard_ulid (feed_id, shard_id, [time], ulid_high, ulid_low)

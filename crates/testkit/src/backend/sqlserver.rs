@@ -8,7 +8,7 @@ use changefeed_core::{Store, Ulid, UlidOptions};
 use changefeed_sqlserver::tiberius::{self, Client, ColumnData};
 use changefeed_sqlserver::{SqlServerStore, Target};
 use tokio::net::TcpStream;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio_util::compat::Compat;
 
 use super::{Backend, Rows, Session, SqlError, Words};
@@ -23,6 +23,9 @@ const USUAL: &str = "set ansi_nulls on; set ansi_padding on; set ansi_warnings o
 /// A fresh database on a SQL Server.
 #[derive(Debug)]
 pub struct SqlServerBackend {
+    /// Writes ULIDs, with connections that are used again: Babelfish reads every procedure anew on
+    /// each. It is closed before the database is dropped.
+    writer: OnceCell<SqlServerStore>,
     database: SqlServerDatabase,
 }
 
@@ -31,6 +34,7 @@ impl SqlServerBackend {
     pub async fn fresh() -> Self {
         SqlServerBackend {
             database: SqlServerDatabase::fresh().await,
+            writer: OnceCell::new(),
         }
     }
 }
@@ -89,7 +93,8 @@ impl Backend for SqlServerBackend {
         options: UlidOptions,
         write: UlidWrite,
     ) -> changefeed_core::Result<Vec<Ulid>> {
-        let store = SqlServerStore::connect(self.database.url()).await?;
+        let connect = || SqlServerStore::connect(self.database.url());
+        let store = self.writer.get_or_try_init(connect).await?;
         let mut transaction = store.begin_ulid(&options).await?;
         let mut given = Vec::new();
         for note in &write.notes {
