@@ -44,7 +44,7 @@ function timeline(attempts) {
   const longest = Math.max(1, ...attempts.map((a) => a.duration_ms));
   return h("ul", { class: "timeline", "aria-label": "How long the attempts took" }, attempts.map((a, i) =>
     h("li", { class: tone(a), title: `${i + 1}: ${a.status ?? a.outcome}, ${duration(a.duration_ms)}` },
-      h("span", { style: { height: `${Math.max(8, (a.duration_ms / longest) * 100)}%` } }), h("span", { class: "unseen" }, `${a.outcome}, ${duration(a.duration_ms)}`))));
+      h("span", { style: { height: `${Math.max(18, (a.duration_ms / longest) * 100)}%` } }), h("span", { class: "unseen" }, `${a.outcome}, ${duration(a.duration_ms)}`))));
 }
 
 const tone = (a) => (a.outcome === "success" ? "good" : a.outcome === "failure" ? "bad" : "warn");
