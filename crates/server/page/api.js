@@ -54,11 +54,12 @@ export async function getExact(path, signal) {
   return exact(await answer.text());
 }
 
+/** `body` is a value, or JSON that is sent as it is: parsed, its numbers would be rounded. */
 export async function post(path, body) {
   const answer = await send(path, {
     method: "POST",
     headers: headers({ accept: "application/json", "content-type": "application/json" }),
-    body: JSON.stringify(body ?? {}),
+    body: typeof body === "string" ? body : JSON.stringify(body ?? {}),
   });
   const text = await answer.text();
   return text ? JSON.parse(text) : null;

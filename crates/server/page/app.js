@@ -1,7 +1,7 @@
 // The page: which view is shown, when it is refreshed, and what is around it.
 
 import { h, morph } from "./dom.js";
-import { get, token } from "./api.js";
+import { Problem, get, token } from "./api.js";
 import { failure } from "./parts.js";
 import { ask } from "./token.js";
 import { ago, count } from "./format.js";
@@ -51,7 +51,7 @@ async function go() {
   shown = mine;
   navigation(here);
   if (!view) {
-    main.replaceChildren(failure(new Error()), h("p", {}, h("a", { href: "#/" }, "To the overview")));
+    main.replaceChildren(failure(new Problem(404, "There is no such page.", "the sections are in the navigation")));
     return;
   }
   await refresh(mine);
@@ -79,26 +79,26 @@ async function refresh(mine) {
     fresh = failure(error);
     pulse(null);
   }
-  const whole = h("div", { class: "view", "data-key": location.hash }, fresh);
+  const whole = h("div", { class: "view", "data-key": path() }, fresh);
   if (main.firstElementChild) morph(main.firstElementChild, whole);
   else main.append(whole);
-  if (mine.first) arrived(mine);
+  if (mine.first) arrived();
   mine.first = false;
   later(mine);
 }
 
-/** A person who follows a link by keyboard goes on from the new heading. */
-function arrived(mine) {
+/** A person who follows a link by keyboard goes on from the new heading; one who filters, where they were. */
+function arrived() {
   const heading = main.querySelector("h1");
   document.title = heading ? `${heading.textContent} · changefeed` : "changefeed";
-  if (moved) {
+  if (before !== null && before !== path()) {
     scrollTo(0, 0);
     heading?.focus({ preventScroll: true });
   }
-  moved = true;
-  mine.here = place();
+  before = path();
 }
-let moved = false;
+let before = null;
+const path = () => location.hash.split("?")[0];
 
 function later(mine) {
   if (mine.view.still || document.hidden) return;

@@ -2,7 +2,7 @@
 // width there is, so that nothing has to be computed when a window changes.
 
 import { h, s } from "./dom.js";
-import { duration, rate } from "./format.js";
+import { count, duration, rate } from "./format.js";
 
 const HEIGHT = 100;
 const POINTS = 60;
@@ -86,7 +86,7 @@ export function chart({ title, lines, length, step, unit = "/s", format = rate, 
   return h("figure", { class: "chart" },
     h("figcaption", {}, h("span", { class: "name" }, title), legend(shown, unit, format), readout),
     h("div", { class: "plot" },
-      h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, `${format(top)}${unit}`), h("span", {}, "0")),
+      h("div", { class: "scale", "aria-hidden": "true" }, h("span", {}, `${Number.isInteger(top) ? count(top) : format(top)}${unit}`), h("span", {}, "0")),
       s("svg", {
         viewBox: `0 0 100 ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
         "aria-label": `${title} over the last ${duration(span)}: ${said.join("; ")}`,

@@ -63,13 +63,21 @@ function attributes(old, fresh) {
   for (const { name } of [...old.attributes]) {
     // A person opens and closes, not the data.
     if (name === "open") continue;
-    if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    if (fresh.hasAttribute(name)) continue;
+    old.removeAttribute(name);
+    if (name === "selected") old.selected = false;
+    if (name === "value") old.value = "";
   }
   for (const { name, value } of fresh.attributes) {
     if (name === "open") continue;
     if (name === "style") {
       if (old.style.cssText !== fresh.style.cssText) old.style.cssText = fresh.style.cssText;
-    } else if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    } else if (old.getAttribute(name) !== value) {
+      old.setAttribute(name, value);
+      // What a person has chosen or typed no longer follows its attribute.
+      if (name === "selected") old.selected = true;
+      if (name === "value") old.value = value;
+    }
   }
 }
 

@@ -1,7 +1,7 @@
 // One event: what changed, and every attempt to tell of it.
 
 import { h, link } from "./dom.js";
-import { get, getExact, post } from "./api.js";
+import { exact, get, getExact, post } from "./api.js";
 import { count, duration, json, time } from "./format.js";
 import { action, badge, facts, heading, op, panel, status } from "./parts.js";
 import { compare } from "./rows.js";
@@ -44,7 +44,7 @@ function timeline(attempts) {
   const longest = Math.max(1, ...attempts.map((a) => a.duration_ms));
   return h("ul", { class: "timeline", "aria-label": "How long the attempts took" }, attempts.map((a, i) =>
     h("li", { class: tone(a), title: `${i + 1}: ${a.status ?? a.outcome}, ${duration(a.duration_ms)}` },
-      h("span", { style: { height: `${Math.max(8, (a.duration_ms / longest) * 100)}%` } }), h("span", { class: "unseen" }, `${a.outcome}, ${duration(a.duration_ms)}`))));
+      h("span", { style: { height: `${Math.max(18, (a.duration_ms / longest) * 100)}%` } }), h("span", { class: "unseen" }, `${a.outcome}, ${duration(a.duration_ms)}`))));
 }
 
 const tone = (a) => (a.outcome === "success" ? "good" : a.outcome === "failure" ? "bad" : "warn");
@@ -79,9 +79,10 @@ function pairs(headers) {
 function pretty(content) {
   if (typeof content !== "string") return json(content);
   try {
-    // Only spaces are added: numbers keep their digits.
-    const parsed = JSON.parse(content);
-    return typeof parsed === "object" && parsed !== null && content.length < 200000 && JSON.stringify(parsed) === content ? JSON.stringify(parsed, null, 2) : content;
+    // Only if nothing but spaces is added: a body is evidence.
+    const parsed = exact(content);
+    const same = typeof parsed === "object" && parsed !== null && json(parsed, 0) === content;
+    return same ? json(parsed) : content;
   } catch {
     return content;
   }

@@ -71,6 +71,9 @@ function attention(status) {
   const add = (tone, href, text) => list.push(h("li", { class: tone }, link(href, text)));
   if (!status.database.reachable) add("bad", "#/instances", status.database.error ?? "The database cannot be reached.");
   if (status.sampled_at && status.age_ms > 20000) add("warn", "#/instances", `The numbers are old: they were sampled ${ago(status.age_ms)}.`);
+  for (const f of status.feeds) {
+    if (f.error) add("bad", `#/feeds/${encodeURIComponent(f.feed)}`, `Feed ${f.feed} cannot be read: ${f.error}`);
+  }
   for (const t of status.triggers) {
     if (t.paused !== null) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} is paused: ${t.paused}`);
     if (t.overdue_ms > 60000) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} has events that are overdue for ${duration(t.overdue_ms)}.`);

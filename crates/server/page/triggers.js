@@ -127,16 +127,15 @@ function invoke(t, path, again) {
     onsubmit: async (event) => {
       event.preventDefault();
       const text = event.currentTarget.querySelector("textarea");
-      let payload;
       try {
-        payload = JSON.parse(text.value);
+        JSON.parse(text.value);
       } catch {
         say("The payload is not JSON.", "bad");
         text.focus();
         return;
       }
       try {
-        const made = await post(`${path}/invoke`, { payload });
+        const made = await post(`${path}/invoke`, `{"payload": ${text.value}}`);
         say(`Event ${made.event_id} will be delivered.`);
         location.hash = `#/events/${made.event_id}`;
       } catch (error) {

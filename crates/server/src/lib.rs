@@ -129,7 +129,11 @@ impl Server {
     pub async fn run(self) {
         let app = self.app;
         let shutdown = app.shutdown.clone();
-        let sampling = app.samples.run(app.db.clone(), shutdown.clone());
+        let own = samples::Own {
+            name: app.options.instance.clone(),
+            meters: app.meters.clone(),
+        };
+        let sampling = app.samples.run(app.db.clone(), own, shutdown.clone());
         let serving = listen::serve(
             self.listener,
             self.tls,

@@ -10,6 +10,7 @@ use changefeed::{
     TriggerState,
 };
 
+use crate::meters::Meters;
 use crate::series::{Line, Series};
 use crate::wire::status::{
     FeedStatus, InstanceOut, LeaseOut, ShardStatus, Status, TriggerStatus, WatchBacklog,
@@ -34,6 +35,14 @@ impl Sample {
     pub(crate) fn age(&self) -> Duration {
         self.taken.elapsed()
     }
+}
+
+/// The instance that samples. What it has done itself it knows at once; of the others it learns only
+/// what they announced, which comes in beats that need not be those of the samples.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) name: String,
+    pub(crate) meters: Arc<Meters>,
 }
 
 /// The last sample, and what is kept of those before.
@@ -61,10 +70,10 @@ impl Samples {
     }
 
     /// Samples until told to stop.
-    pub(crate) async fn run(&self, db: Changefeed, shutdown: CancellationToken) {
+    pub(crate) async fn run(&self, db: Changefeed, own: Own, shutdown: CancellationToken) {
         loop {
             let began = Instant::now();
-            let error = match self.sample(&db).await {
+            let error = match self.sample(&db, &own).await {
                 Ok(()) => None,
                 Err(error) => {
                     tracing::debug!(%error, "no sample");
@@ -82,9 +91,9 @@ impl Samples {
         }
     }
 
-    async fn sample(&self, db: &Changefeed) -> Result<()> {
+    async fn sample(&self, db: &Changefeed, own: &Own) -> Result<()> {
         let before = self.latest();
-        let sample = look(db, before.as_deref()).await?;
+        let sample = look(db, own, before.as_deref()).await?;
         let missed = before.map_or(0, |before| {
             let steps = (sample.taken - before.taken).as_secs_f64() / STEP.as_secs_f64();
             (steps.round() as usize).saturating_sub(1)
@@ -144,7 +153,7 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
     lines.into_iter()
 }
 
-async fn look(db: &Changefeed, before: Option<&Sample>) -> Result<Sample> {
+async fn look(db: &Changefeed, own: &Own, before: Option<&Sample>) -> Result<Sample> {
     let store = db.store();
     let mut status = Status::default();
     let mut stuck = BTreeMap::new();
@@ -194,6 +203,7 @@ async fn look(db: &Changefeed, before: Option<&Sample>) -> Result<Sample> {
     let tallies: BTreeMap<String, Tallies> = instances
         .iter()
         .map(|i| (i.name.clone(), i.tallies.clone()))
+        .chain([(own.name.clone(), own.meters.tallies())])
         .collect();
     let work = Work {
         now: &tallies,

@@ -127,16 +127,14 @@ fn tab_to(browser: &Browser, text: &str) {
 
 #[test]
 fn with_tokens_defined_it_asks_for_one_once() {
-    let mut tokens = Vec::new();
+    let mut token = String::new();
     let stage = Stage::empty(|database| {
-        for scope in ["read", "operate"] {
-            let made = changefeed(database, &["token", "create", "t", "--scope", scope])
-                .output()
-                .unwrap();
-            assert!(made.status.success(), "{made:?}");
-            let text = String::from_utf8(made.stdout).unwrap();
-            tokens.push(text.lines().next().unwrap().to_owned());
-        }
+        let made = changefeed(database, &["token", "create", "t", "--scope", "read"])
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{made:?}");
+        let text = String::from_utf8(made.stdout).unwrap();
+        text.lines().next().unwrap().clone_into(&mut token);
     });
     let browser = Browser::start();
     browser.open(&stage.at(""));
@@ -145,7 +143,7 @@ fn with_tokens_defined_it_asks_for_one_once() {
     browser.write("//dialog//input", "cft_nonsense");
     browser.click("//dialog//button");
     browser.until_text("dialog [role=alert]", "not");
-    browser.write("//dialog//input", &tokens[0]);
+    browser.write("//dialog//input", &token);
     browser.click("//dialog//button");
     browser.until_text("h1", "Overview");
     browser.until("the dialog is gone", "!document.querySelector('dialog')");
@@ -157,5 +155,4 @@ fn with_tokens_defined_it_asks_for_one_once() {
     assert_eq!(browser.eval(kept), json!(false), "it ends with the tab");
     browser.click("//button[text()='Forget token']");
     browser.until_text("dialog", "This server needs a token");
-    assert!(!stage.database.is_empty());
 }

@@ -23,7 +23,6 @@ pub(crate) fn changefeed(database: &str, args: &[&str]) -> Command {
 /// A server and its database.
 pub(crate) struct Stage {
     pub(crate) url: String,
-    pub(crate) database: String,
     path: PathBuf,
     _process: Running,
     _directory: tempfile::TempDir,
@@ -68,7 +67,6 @@ impl Stage {
         std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
         Stage {
             url,
-            database,
             path,
             _process: process,
             _directory: directory,

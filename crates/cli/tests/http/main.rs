@@ -91,7 +91,4 @@ on_every_store! {
         metrics_have_the_documented_names
         roles_can_be_split_over_instances
     }
-    judges {
-        schemathesis_finds_no_violation
-    }
 }

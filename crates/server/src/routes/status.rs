@@ -8,7 +8,7 @@ use axum::extract::State;
 use crate::access::{Reader, Rights};
 use crate::app::App;
 use crate::extract::Params;
-use crate::problem::{Answer, Problems};
+use crate::problem::{Answer, Problem, Problems};
 use crate::samples::{STEP, seen};
 use crate::series::LENGTH;
 use crate::wire::ms;
@@ -46,6 +46,12 @@ pub(crate) async fn series(
     _: Reader,
     Params(query): Params<SeriesQuery>,
 ) -> Answer<Json<SeriesList>> {
+    let last = query.last.unwrap_or(LENGTH);
+    if !(1..=LENGTH).contains(&last) {
+        return Err(Problem::invalid(format!(
+            "{last} values are not possible: use 1 to {LENGTH}"
+        )));
+    }
     let series = app
         .samples
         .series
@@ -64,7 +70,7 @@ pub(crate) async fn series(
         series: lines
             .into_iter()
             .map(|((kind, name), mut values)| {
-                let extra = values.len().saturating_sub(query.last.unwrap_or(LENGTH));
+                let extra = values.len().saturating_sub(last);
                 values.drain(..extra);
                 SeriesOut {
                     kind: kind.to_owned(),

@@ -8,7 +8,8 @@ use changefeed::{
     without_secrets,
 };
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+use utoipa::{PartialSchema, ToSchema};
 
 use super::ms;
 use crate::problem::{Answer, Problem};
@@ -20,15 +21,46 @@ pub(crate) struct TriggerList {
 }
 
 /// An event trigger, without its secrets.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize)]
 pub(crate) struct TriggerOut {
-    pub(crate) id: i32,
-    /// Why it delivers nothing at present.
-    pub(crate) paused: Option<String>,
-    /// How its events stand.
-    pub(crate) state: Option<TriggerStateOut>,
     #[serde(flatten)]
-    pub(crate) definition: TriggerText,
+    known: Known,
+    #[serde(flatten)]
+    definition: TriggerText,
+}
+
+/// What only the database knows of a trigger.
+#[derive(Debug, Serialize, ToSchema)]
+struct Known {
+    id: i32,
+    /// Why it delivers nothing at present.
+    paused: Option<String>,
+    /// How its events stand.
+    state: Option<TriggerStateOut>,
+}
+
+/// Written by hand: what a person may send has no other fields than these, so it cannot be a part of
+/// what we answer with.
+impl PartialSchema for TriggerOut {
+    fn schema() -> RefOr<Schema> {
+        let mut schema = TriggerText::schema();
+        if let (RefOr::T(Schema::Object(all)), RefOr::T(Schema::Object(known))) =
+            (&mut schema, Known::schema())
+        {
+            all.additional_properties = None;
+            all.description = Some("An event trigger, without its secrets.".to_owned());
+            all.properties.extend(known.properties);
+            all.required.extend(known.required);
+        }
+        schema
+    }
+}
+
+impl ToSchema for TriggerOut {
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        TriggerText::schemas(schemas);
+        Known::schemas(schemas);
+    }
 }
 
 /// How the events of a trigger stand.
@@ -241,12 +273,14 @@ impl TriggerOut {
     pub(crate) fn new(trigger: &EventTrigger, states: &[TriggerState]) -> Self {
         let name = &trigger.definition.name;
         TriggerOut {
-            id: trigger.id.0,
-            paused: trigger.paused.clone(),
-            state: states
-                .iter()
-                .find(|s| s.trigger == *name)
-                .map(TriggerStateOut::from),
+            known: Known {
+                id: trigger.id.0,
+                paused: trigger.paused.clone(),
+                state: states
+                    .iter()
+                    .find(|s| s.trigger == *name)
+                    .map(TriggerStateOut::from),
+            },
             definition: TriggerText::shown(&trigger.definition),
         }
     }
