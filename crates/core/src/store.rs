@@ -296,9 +296,7 @@ pub trait WatchStore: Send + Sync {
     async fn drop_watch(&self, watch: &Watch) -> Result<()>;
 
     /// What keeps changes from being noted or handed over.
-    async fn watch_findings(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
-    }
+    async fn watch_findings(&self) -> Result<Vec<Finding>>;
 }
 
 /// Who may ask what over HTTP.

@@ -211,6 +211,7 @@ passing! { WatchStore {
     retry_parked(watch: &Watch) -> u64;
     reset_watch(watch: &Watch, from: WatchFrom) -> ();
     drop_watch(watch: &Watch) -> ();
+    watch_findings() -> Vec<Finding>;
 }
     async fn settle(
         &self,

@@ -1,5 +1,6 @@
 //! Connections and their pool.
 
+use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
@@ -245,26 +246,70 @@ pub(crate) fn pool(target: Target) -> Result<Pool> {
         .map_err(|e| Error::new(Kind::Unavailable, "no connection pool").caused_by(e))
 }
 
+/// A connection that a pool has lent. One with an open transaction, or cut off in the middle of a
+/// call, does not go back: in the pool it would keep its locks until somebody asks for it.
+pub(crate) struct Lent(Option<Object<Manager>>);
+
+impl Lent {
+    /// Closes the connection instead of giving it back.
+    pub(crate) fn close(mut self) {
+        if let Some(lent) = self.0.take() {
+            drop(Object::take(lent));
+        }
+    }
+}
+
+impl Deref for Lent {
+    type Target = Connection;
+
+    #[expect(
+        clippy::expect_used,
+        reason = "it is taken out only when it is dropped"
+    )]
+    fn deref(&self) -> &Connection {
+        self.0.as_deref().expect("lent until dropped")
+    }
+}
+
+impl DerefMut for Lent {
+    #[expect(
+        clippy::expect_used,
+        reason = "it is taken out only when it is dropped"
+    )]
+    fn deref_mut(&mut self) -> &mut Connection {
+        self.0.as_deref_mut().expect("lent until dropped")
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        if let Some(lent) = self.0.take_if(|lent| !lent.whole || lent.depth > 0) {
+            drop(Object::take(lent));
+        }
+    }
+}
+
 /// A connection from a pool.
-pub(crate) async fn get(pool: &Pool) -> Result<Object<Manager>> {
-    pool.get().await.map_err(|e| match e {
+pub(crate) async fn get(pool: &Pool) -> Result<Lent> {
+    let lent = pool.get().await.map_err(|e| match e {
         managed::PoolError::Backend(error) => error,
         other => Error::new(
             Kind::Unavailable,
             "no connection to the database is to be had",
         )
         .caused_by(other),
-    })
+    })?;
+    Ok(Lent(Some(lent)))
 }
 
 impl SqlServerStore {
     /// A connection from the pool, whatever is installed in the database.
-    pub(crate) async fn raw_connection(&self) -> Result<Object<Manager>> {
+    pub(crate) async fn raw_connection(&self) -> Result<Lent> {
         get(&self.inner.pool).await
     }
 
     /// A connection to a database whose schema this program knows.
-    pub(crate) async fn connection(&self) -> Result<Object<Manager>> {
+    pub(crate) async fn connection(&self) -> Result<Lent> {
         use std::sync::atomic::Ordering;
         if !self.inner.schema_checked.load(Ordering::Relaxed) {
             require_current(self.schema().await?)?;

@@ -7,14 +7,13 @@ use std::time::Duration;
 use changefeed_core::{
     Error, Kind, Result, Ulid, UlidCounter, UlidOptions, UlidState, crash_point,
 };
-use deadpool::managed::Object;
 use tiberius::{Row, ToSql};
 use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::SqlServerStore;
-use crate::connection::{Connection, Manager};
+use crate::connection::{Connection, Lent};
 use crate::error::{INCIDENT, db};
 
 /// What fits the server's milliseconds.
@@ -70,7 +69,7 @@ struct Session {
 
 /// A connection that goes back to the pool when it is released, and is closed otherwise: what is
 /// still open in it must not stay open.
-struct Held(Option<Object<Manager>>);
+struct Held(Option<Lent>);
 
 impl SqlServerStore {
     /// Begins a ULID transaction: queues for the shard, and goes on by itself after an incident.
@@ -277,7 +276,7 @@ impl Held {
 
     fn close(&mut self) {
         if let Some(connection) = self.0.take() {
-            drop(Object::take(connection));
+            connection.close();
         }
     }
 }

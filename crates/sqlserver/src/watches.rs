@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, Result, Settled, Take, Watch, WatchFrom, WatchSettings, WatchSpec,
-    WatchStatus, WatchStore,
+    Batch, BatchOutcome, Finding, Result, Settled, Take, Watch, WatchFrom, WatchSettings,
+    WatchSpec, WatchStatus, WatchStore,
 };
 
 use crate::SqlServerStore;
@@ -53,5 +53,9 @@ impl WatchStore for SqlServerStore {
 
     async fn drop_watch(&self, _: &Watch) -> Result<()> {
         Err(not_yet("watches"))
+    }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        Ok(Vec::new())
     }
 }

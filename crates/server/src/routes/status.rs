@@ -110,11 +110,12 @@ pub(crate) async fn incidents(
     }))
 }
 
-/// What keeps changes from being captured, and what this database cannot capture at all.
+/// What keeps changes from being captured or handed over, and what this database cannot capture at all.
 #[utoipa::path(get, path = "/api/findings", tag = "status",
     responses((status = 200, body = FindingList), Problems))]
 pub(crate) async fn findings(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<FindingList>> {
-    let findings = app.db.capture_findings().await?;
+    let mut findings = app.db.capture_findings().await?;
+    findings.extend(app.db.store().watch_findings().await?);
     Ok(Json(FindingList {
         findings: findings
             .into_iter()
