@@ -16,7 +16,7 @@ use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
-use crate::{PostgresStore, quote, watch_findings};
+use crate::{PostgresStore, quote, watch_findings, watch_rights};
 
 /// A statement of ours that waits for the application's table makes the application wait behind
 /// it, so it does not wait for long.
@@ -52,6 +52,7 @@ impl WatchStore for PostgresStore {
             }
             tracked.table_id = table_id;
         }
+        watch_rights::check(&*transaction, tracked.table_id).await?;
         lock_table(&*transaction, tracked.table_id).await?;
         // An instance that does not ask for columns leaves them to those that do.
         let columns =
@@ -290,7 +291,7 @@ impl PostgresStore {
             .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
             .collect();
         let sql = format!(
-            "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
+            "select textsend((select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key)), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
                q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
@@ -306,7 +307,7 @@ impl PostgresStore {
         rows.iter()
             .map(|row| {
                 Ok(Parked {
-                    key: raw(row.get(0))?,
+                    key: raw(&row.get::<_, Vec<u8>>(0))?,
                     operation: RowOperation::from_number(row.get(1))?,
                     version: row.get(2),
                     attempts: row.get(3),
@@ -380,6 +381,13 @@ async fn register(
         drain(client, watch).await?;
     }
     tracked.ensure_leases(client, leases).await?;
+    if known && !has_leases {
+        tracing::warn!(
+            watch = %watch.name, table = %watch.table,
+            "the backlog of a watch was deleted, and is made again: the changes that waited in it are \
+             lost; `changefeed watch reset --from beginning` hands over all rows"
+        );
+    }
     if !known {
         client
             .execute(
@@ -505,8 +513,9 @@ fn stored(row: &tokio_postgres::Row) -> Result<Watch> {
     })
 }
 
-fn raw(text: String) -> Result<Box<RawValue>> {
-    RawValue::from_string(text)
+/// A key as JSON. In a database with the encoding SQL_ASCII its bytes may be no text.
+fn raw(text: &[u8]) -> Result<Box<RawValue>> {
+    RawValue::from_string(String::from_utf8_lossy(text).into_owned())
         .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))
 }
 

@@ -281,6 +281,13 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         drain(tx, &watch)?;
     }
     tracked.ensure_leases(tx, &watch.leases_table)?;
+    if known.is_some() && !has_leases {
+        tracing::warn!(
+            watch = %watch.name, table = %watch.table,
+            "the backlog of a watch was deleted, and is made again: the changes that waited in it are \
+             lost; `changefeed watch reset --from beginning` hands over all rows"
+        );
+    }
     tx.execute(
         &format!(
             "insert into changefeed_watch \
