@@ -54,6 +54,8 @@ create table changefeed.watch (
     definition  jsonb,
     -- Whether it wants to know which columns were changed.
     columns     boolean not null default false,
+    -- How many unprocessed changes one worker is good for.
+    max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
     -- While existing rows are still to be handed over: the key of the last one, a JSON array of
     -- texts, and null before the first.
     loading     boolean not null default false,
@@ -118,7 +120,7 @@ end $$;
 -- Each function has a view with the same for itself in one row, backlog_<function_id>.
 create view changefeed.watch_backlog as
 select w.name, w.function_id, w.table_id, c.unprocessed, c.leased, c.parked, c.last_error,
-       (c.unprocessed + 999) / 1000 as suggested_workers
+       ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers
 from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c;
 
 -- Keys as texts --------------------------------------------------------------------------------------

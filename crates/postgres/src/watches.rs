@@ -4,9 +4,8 @@ mod loading;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
-    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    WatchStore, suggested_workers,
+    Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use deadpool_postgres::Object;
 use serde_json::value::RawValue;
@@ -122,7 +121,7 @@ impl WatchStore for PostgresStore {
             last_error: row.get(3),
             last_sync_version: row.get(4),
             idle_ms: row.get(5),
-            suggested_workers: suggested_workers(unprocessed, CHANGES_PER_WORKER),
+            suggested_workers: row.get(6),
             parked_changes,
         })
     }
@@ -374,6 +373,7 @@ async fn register(
         }
     }
     let known = known.is_some();
+    let per_worker = spec.max_changes_per_worker.map(i64::from);
     let leases = &leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(client, leases).await?;
     if !has_leases {
@@ -392,8 +392,9 @@ async fn register(
         client
             .execute(
                 "insert into changefeed.watch \
-                   (name, function_id, table_id, definition, loading, columns) \
-                 values ($1, $2, $3, $4::text::jsonb, $5, $6)",
+                   (name, function_id, table_id, definition, loading, columns, \
+                    max_changes_per_worker) \
+                 values ($1, $2, $3, $4::text::jsonb, $5, $6, coalesce($7::bigint, 1000))",
                 &[
                     &spec.name.as_str(),
                     &watch.function_id,
@@ -401,6 +402,7 @@ async fn register(
                     &definition,
                     &(spec.from == WatchFrom::Beginning),
                     &columns,
+                    &per_worker,
                 ],
             )
             .await
@@ -409,10 +411,12 @@ async fn register(
         client
             .execute(
                 "update changefeed.watch \
-                 set definition = coalesce($2::text::jsonb, definition), columns = $3 \
-                 where name = $1 and (definition, columns) is distinct from \
-                   (coalesce($2::text::jsonb, definition), $3)",
-                &[&spec.name.as_str(), &definition, &columns],
+                 set definition = coalesce($2::text::jsonb, definition), columns = $3, \
+                   max_changes_per_worker = coalesce($4::bigint, max_changes_per_worker) \
+                 where name = $1 and (definition, columns, max_changes_per_worker) \
+                   is distinct from (coalesce($2::text::jsonb, definition), $3, \
+                                     coalesce($4::bigint, max_changes_per_worker))",
+                &[&spec.name.as_str(), &definition, &columns, &per_worker],
             )
             .await
             .map_err(db)?;
@@ -448,8 +452,9 @@ async fn register(
         .batch_execute(&format!(
             "create view changefeed.{} as \
              select c.unprocessed, c.leased, c.parked, \
-               (c.unprocessed + 999) / 1000 as suggested_workers \
-             from changefeed.watch_count({}) c",
+               ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers \
+             from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c \
+             where w.function_id = {}",
             backlog_view(&watch.function_id),
             quote::literal(&watch.function_id)
         ))

@@ -29,6 +29,8 @@ create table changefeed_watch (
   definition  text,
   -- Whether it wants to know which columns were changed.
   columns     integer not null default 0,
+  -- How many unprocessed changes one worker is good for.
+  max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
   created_at  integer not null -- milliseconds since 1970
 ) strict, without rowid;
 
