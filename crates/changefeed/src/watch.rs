@@ -25,6 +25,7 @@ pub struct WatchBuilder {
     owner: Option<String>,
     from: WatchFrom,
     columns: bool,
+    max_changes_per_worker: Option<u32>,
     settings: WatchSettings,
 }
 
@@ -77,6 +78,7 @@ impl Changefeed {
             owner: None,
             from: WatchFrom::Now,
             columns: false,
+            max_changes_per_worker: None,
             settings: WatchSettings::default(),
         }
     }
@@ -135,6 +137,13 @@ impl WatchBuilder {
         self
     }
 
+    /// How many unprocessed changes one worker is good for, where workers are suggested; a thousand
+    /// unless somebody has said otherwise.
+    pub fn max_changes_per_worker(mut self, changes: std::num::NonZeroU32) -> Self {
+        self.max_changes_per_worker = Some(changes.get());
+        self
+    }
+
     /// Runs an async closure on typed rows until told to stop. An error of the closure is a failed
     /// batch. The closure's future is dropped when the lease of its rows is lost.
     pub async fn run<T, E, F, Fut>(
@@ -173,6 +182,7 @@ impl WatchBuilder {
         let spec = WatchSpec {
             from: self.from,
             columns: self.columns,
+            max_changes_per_worker: self.max_changes_per_worker,
             ..WatchSpec::new(name, table)
         };
         let watch = self.store.open_watch(&spec).await?;

@@ -95,7 +95,8 @@ impl Default for WatchSettings {
 /// The largest batch.
 pub const MAX_WATCH_BATCH: usize = 10_000;
 
-/// Unprocessed changes that one worker is good for, when workers are suggested.
+/// Unprocessed changes that one worker is good for, when workers are suggested, unless a watch says
+/// otherwise.
 pub const CHANGES_PER_WORKER: i64 = 1000;
 
 impl WatchSettings {
@@ -210,6 +211,9 @@ pub struct WatchDefinition {
     /// Attempts before a change is parked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attempts: Option<u32>,
+    /// Unprocessed changes that one worker is good for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_changes_per_worker: Option<u32>,
     /// Whether each change carries its version.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub with_version: bool,
@@ -257,6 +261,8 @@ pub struct WatchSpec {
     /// Whether it wants to know which columns were changed. Writers pay for that, so it is only
     /// noted from when the first function of the table asks.
     pub columns: bool,
+    /// Unprocessed changes that one worker is good for; nothing leaves it as it is.
+    pub max_changes_per_worker: Option<u32>,
 }
 
 impl WatchSpec {
@@ -269,6 +275,7 @@ impl WatchSpec {
             definition: None,
             replace: false,
             columns: false,
+            max_changes_per_worker: None,
         }
     }
 

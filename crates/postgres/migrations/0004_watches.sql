@@ -17,13 +17,14 @@
 -- their looks behind what they have seen: in `changes_...` by transaction id, in the backlog by
 -- version.
 
--- Orders changes before they are moved. Cache 1: a cache is per session, so a larger one would hand
--- a later change a smaller number.
-create sequence changefeed.change_order as bigint cache 1;
-
 -- The version of a change is drawn when it is moved. Each value begins a range of 2^20 versions, so
 -- that one draw is enough for everything that is moved at a time.
 create sequence changefeed.change_version as bigint increment 1048576 start 1048576 cache 1;
+-- Receivers of webhooks tell batches apart by their versions: those of another database, or of this one
+-- before it was installed anew, are others. So the first one is by the time, and by chance.
+select setval('changefeed.change_version',
+              (extract(epoch from clock_timestamp()) * 1000)::bigint * 1048576
+              + (random() * 1048575)::bigint);
 
 -- One number per leased batch, on all tables: a lease never comes back under the same number.
 create sequence changefeed.lease_generation as bigint cache 1;
@@ -53,6 +54,8 @@ create table changefeed.watch (
     definition  jsonb,
     -- Whether it wants to know which columns were changed.
     columns     boolean not null default false,
+    -- How many unprocessed changes one worker is good for.
+    max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
     -- While existing rows are still to be handed over: the key of the last one, a JSON array of
     -- texts, and null before the first.
     loading     boolean not null default false,
@@ -117,7 +120,7 @@ end $$;
 -- Each function has a view with the same for itself in one row, backlog_<function_id>.
 create view changefeed.watch_backlog as
 select w.name, w.function_id, w.table_id, c.unprocessed, c.leased, c.parked, c.last_error,
-       (c.unprocessed + 999) / 1000 as suggested_workers
+       ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers
 from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c;
 
 -- Keys as texts --------------------------------------------------------------------------------------
@@ -152,44 +155,30 @@ exception when others then
     return false;
 end $$;
 
--- Truncating ---------------------------------------------------------------------------------------
+-- Reading the table ----------------------------------------------------------------------------------
 
--- Makes all rows of a table that is about to be truncated deleted ones. It finds the key by the
--- catalogue, and a failure of it is a warning: the application's statement goes on.
-create function changefeed.track_truncate() returns trigger
-language plpgsql security definer
-set search_path = pg_catalog, pg_temp
-set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
-set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
-declare
-    key text;
+-- A table can only be read by its name, and whoever may rename it can put something else behind that
+-- name: another table, or a view, whose functions would run with a worker's rights. So whoever reads
+-- one locks it, makes sure of what was locked, and says in the statement of which table the rows have
+-- to be.
+
+-- Makes sure that a table is locked, is a table, and has the columns that it had.
+create function changefeed.hold_table(source oid, signature text) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 begin
-    select string_agg(format('pg_catalog.format(''%%s'', changefeed_row.%I)', a.attname), ', '
-                      order by k.place)
-    into key
-    from pg_index x
-    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
-    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-    where x.indrelid = tg_relid and x.indisprimary and k.place <= x.indnkeyatts;
-    -- Tables that inherit from it have keys of their own.
-    execute format('insert into changefeed.%I (_changefeed_operation, _changefeed_raw) '
-                   'select 2, pg_catalog.jsonb_build_array(%s) from %s %s changefeed_row',
-                   tg_argv[0], key,
-                   (select 'only' from pg_class c where c.oid = tg_relid and c.relkind = 'r'),
-                   tg_relid::regclass);
-    -- What was committed after the snapshot of such a transaction is truncated, too, and nothing can
-    -- show it to us: that is said here, and by a change without a key to whoever moves changes.
-    if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
-        raise warning 'changefeed: rows of % that were committed after this transaction''s snapshot '
-            'are truncated without a trace', tg_relid::regclass;
-        execute format('insert into changefeed.%I (_changefeed_operation) values (4)', tg_argv[0]);
+    if not exists (select from pg_locks l
+                   where l.pid = pg_backend_pid() and l.locktype = 'relation'
+                     and l.relation = source and l.granted)
+       or not exists (select from pg_class c where c.oid = source and c.relkind in ('r', 'p'))
+       or changefeed.table_signature(source) is distinct from signature then
+        raise exception 'the table was altered' using errcode = 'undefined_table';
     end if;
-    return null;
-exception when others then
-    raise warning 'changefeed: the rows of % are truncated without a trace: %',
-        tg_relid::regclass, sqlerrm;
-    return null;
 end $$;
+
+-- Given a row and a parameter of the row type of the right table, known by its number, a statement
+-- with this is refused when it is parsed, if it is about another table. Nothing casts to anyelement.
+create function changefeed.same_row(found anyelement, wanted anyelement) returns boolean
+language sql immutable as 'select true';
 
 revoke all on all functions in schema changefeed from public;
 

@@ -16,8 +16,9 @@ use changefeed_core::{
 use deadpool_postgres::Object;
 use tokio_postgres::GenericClient;
 
+pub(crate) use message::explain;
 use message::{Answer, send, send_or, unexpected};
-use moving::{CHUNK, Texts, functions_sql};
+use moving::{CHUNK, Texts, functions_sql, is_full};
 
 use crate::error::db;
 use crate::template::fill;
@@ -363,46 +364,54 @@ impl Backlog {
         mut seen: Seen,
         moving: bool,
     ) -> Result<Option<Batch>> {
-        // A large backlog is moved before anything of it is leased: what comes last decides the
-        // order and the net change of a row.
-        while moving && (seen.snapshot.is_none() || seen.resume.is_some()) && !seen.stale {
-            let range = Backlog::range(&seen);
-            let sql = |texts| self.locked() + &self.move_sql(&range, CHUNK, texts);
-            let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
-            self.note_moved(answers.last().ok_or_else(unexpected)?, &seen)?;
-            seen = self.seen();
-        }
-        let asked = Instant::now();
         let batch = i64::try_from(take.settings.batch).unwrap_or(i64::MAX);
-        let range = Backlog::range(&seen);
-        let lease = fill(
-            include_str!("sql/watch_lease.sql"),
-            &[
-                ("leases", &self.leases),
-                ("floor", &seen.floor.to_string()),
-                ("batch", &take.settings.batch.to_string()),
-                ("lease_chosen", &self.lease_chosen(&take)),
-            ],
-        );
-        let sql = |texts| {
-            let moved = match moving {
-                true => self.move_sql(&range, CHUNK, texts) + ";",
-                false => String::new(),
+        let all_moved = format!("(select current_setting('changefeed.moved')::bigint < {CHUNK})");
+        let (leased, more) = loop {
+            // A large backlog is moved before anything of it is leased: what comes last decides the
+            // order and the net change of a row.
+            while moving && (seen.snapshot.is_none() || seen.resume.is_some()) && !seen.stale {
+                let range = Backlog::range(&seen);
+                let sql = |texts| self.locked() + &self.move_sql(&range, CHUNK, texts);
+                let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
+                self.note_moved(answers.last().ok_or_else(unexpected)?, &seen)?;
+                seen = self.seen();
+            }
+            let asked = Instant::now();
+            let range = Backlog::range(&seen);
+            let lease = fill(
+                include_str!("sql/watch_lease.sql"),
+                &[
+                    ("leases", &self.leases),
+                    ("all_moved", if moving { &all_moved } else { "true" }),
+                    ("floor", &seen.floor.to_string()),
+                    ("batch", &take.settings.batch.to_string()),
+                    ("lease_chosen", &self.lease_chosen(&take)),
+                ],
+            );
+            let sql = |texts| {
+                let moved = match moving {
+                    true => self.move_sql(&range, CHUNK, texts) + ";",
+                    false => String::new(),
+                };
+                self.locked() + &moved + &lease
             };
-            self.locked() + &moved + &lease
+            let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
+            crash_point("watch.leased");
+            let (moved, leased) = match answers.as_slice() {
+                [_, _, moved, leased] if moving => (Some(moved), leased),
+                [_, _, leased] => (None, leased),
+                _ => return Err(unexpected()),
+            };
+            let more = match moved {
+                Some(moved) => self.note_moved(moved, &seen)?,
+                None => false,
+            };
+            if moved.is_some_and(is_full) {
+                seen = self.seen();
+                continue;
+            }
+            break (Leased::read(leased, asked), more);
         };
-        let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
-        crash_point("watch.leased");
-        let (moved, leased) = match answers.as_slice() {
-            [_, _, moved, leased] if moving => (Some(moved), leased),
-            [_, _, leased] => (None, leased),
-            _ => return Err(unexpected()),
-        };
-        let more = match moved {
-            Some(moved) => self.note_moved(moved, &seen)?,
-            None => false,
-        };
-        let leased = Leased::read(leased, asked);
         self.learn(|known| {
             if let Some(leased) = &leased {
                 known.floor = known.floor.max(leased.versions.1);

@@ -32,12 +32,14 @@ mod template;
 mod tracking;
 mod triggers;
 mod trim;
+mod typed;
 mod ulid_feeds;
 mod ulids;
 mod wake;
 mod watch_columns;
 mod watch_findings;
 mod watch_key;
+mod watch_rights;
 mod watches;
 
 use std::sync::Arc;

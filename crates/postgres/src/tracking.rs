@@ -2,14 +2,16 @@
 //! `migrations/0004_watches.sql` tells how it works.
 
 mod adapt;
+mod trigger;
 
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
 use deadpool_postgres::{Object, Transaction};
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
 
 use crate::error::db;
 use crate::source::Table;
-use crate::template::{dollar_quote, fill};
+use crate::template::fill;
 use crate::watch_columns::Columns;
 use crate::watch_key::{self as key, KeyColumn, join};
 use crate::{capture, quote};
@@ -23,6 +25,8 @@ pub(crate) struct Tracked {
     pub(crate) columns: Columns,
     /// How many columns the table has had in its life.
     places: i16,
+    /// The type of its rows.
+    row_type: u32,
 }
 
 impl Tracked {
@@ -67,21 +71,22 @@ impl Tracked {
     }
 
     async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
-        let key = key::load(client, table.oid).await?;
-        let places = client
+        let key = key::load(client, &table).await?;
+        let row = client
             .query_opt(
-                "select relnatts from pg_class where oid = $1",
+                "select relnatts, reltype from pg_class where oid = $1",
                 &[&table.oid],
             )
             .await
-            .map_err(db)?
-            .map_or(0, |row| row.get(0));
+            .map_err(db)?;
+        let (places, row_type) = row.map_or((0, 0), |row| (row.get(0), row.get(1)));
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
             key,
             columns: Columns::Ignored,
             places,
+            row_type,
         })
     }
 
@@ -126,6 +131,26 @@ impl Tracked {
             "r" => format!("only {}", self.table.sql),
             _ => self.table.sql.clone(),
         }
+    }
+
+    /// The type of the first parameter of every statement that reads the table: what says by number,
+    /// and not by name, of which table the rows are.
+    pub(crate) fn row_type(&self) -> Type {
+        let pseudo = tokio_postgres::types::Kind::Pseudo;
+        Type::new("row".to_owned(), self.row_type, pseudo, String::new())
+    }
+
+    /// The statement that locks the table for reading.
+    pub(crate) fn lock_sql(&self) -> String {
+        format!("lock table only {} in access share mode", self.table.sql)
+    }
+
+    /// What makes sure of what was locked, and that it has these columns, which are SQL.
+    pub(crate) fn hold_sql(&self, signature: &str) -> String {
+        format!(
+            "select changefeed.hold_table({}, {signature})",
+            self.table.oid
+        )
     }
 
     pub(crate) fn log(&self) -> String {
@@ -252,147 +277,34 @@ impl Tracked {
             ],
         );
         client.batch_execute(&create).await.map_err(db)?;
+        self.forget_order(client).await?;
         self.ensure_trigger(client).await
     }
 
-    async fn ensure_trigger(&self, client: &impl GenericClient) -> Result<()> {
-        // Only where it is another: whoever replaces a function must own it.
-        let (function, body) = self.trigger_function();
-        let current: Option<String> = client
-            .query_opt(
-                "select prosrc from pg_proc where pronamespace = 'changefeed'::regnamespace \
-                 and proname = $1",
-                &[&self.function()],
-            )
-            .await
-            .map_err(db)?
-            .map(|row| row.get(0));
-        if current.as_deref() != Some(&body) {
-            client.batch_execute(&function).await.map_err(|e| {
-                let what = format!(
-                    "what the trigger on {} notes has to change",
-                    self.table.name
-                );
-                owners_work(db(e), &what)
-            })?;
-        }
-        for (name, function, create) in [
-            (
-                self.trigger(),
-                self.function(),
-                include_str!("sql/watch_trigger_rows.sql"),
-            ),
-            (
-                format!("{}_truncate", self.trigger()),
-                "track_truncate".to_owned(),
-                include_str!("sql/watch_trigger_truncate.sql"),
-            ),
-        ] {
-            let calls: Option<bool> = client
-                .query_opt(
-                    "select tgfoid = to_regproc('changefeed.' || $3) from pg_trigger \
-                     where tgrelid = $1 and tgname = $2",
-                    &[&self.table.oid, &name, &function],
-                )
-                .await
-                .map_err(db)?
-                .map(|row| row.get(0));
-            match calls {
-                Some(true) => {}
-                Some(false) => {
-                    return Err(Error::invalid(format!(
-                        "{} has a trigger of somebody else by the name of ours, {name}",
-                        self.table.name
-                    ))
-                    .advise("drop it, or give it another name"));
-                }
-                None => self.create_trigger(client, &name, create).await?,
-            }
+    /// Changes are counted anew, and what waits already is older than any of them.
+    async fn forget_order(&self, client: &impl GenericClient) -> Result<()> {
+        for leases in self.backlogs(client).await? {
+            let forget = format!(
+                "update changefeed.{} set _changefeed_order = 0",
+                quote::identifier(&leases)
+            );
+            client.batch_execute(&forget).await.map_err(db)?;
         }
         Ok(())
     }
 
-    async fn create_trigger(
-        &self,
-        client: &impl GenericClient,
-        name: &str,
-        create: &str,
-    ) -> Result<()> {
-        let create = fill(
-            create,
-            &[
-                ("trigger", &quote::identifier(name)),
-                ("table", &self.table.sql),
-                ("function", &self.function()),
-                ("log_name", &quote::literal(&self.log())),
-            ],
-        );
-        client.batch_execute(&create).await.map_err(|e| {
-            let error = db(e);
-            match error.kind() {
-                Kind::Permission => Error::new(
-                    Kind::Permission,
-                    format!(
-                        "the database user may not create a trigger on {}",
-                        self.table.name
-                    ),
-                )
-                .advise(format!("grant trigger on {} to this user", self.table.sql))
-                .caused_by(error),
-                _ => error,
-            }
-        })
-    }
-
-    /// The statement that makes the trigger's function, and the function's body in it.
-    fn trigger_function(&self) -> (String, String) {
-        let each = |make: &dyn Fn(usize, &KeyColumn) -> String| join(&self.key, " ", make);
-        let numbered = |alias: &str| join(&self.key, ", ", |n, _| format!("{alias}_{n}"));
-        let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {};", c.ours(alias)));
-        let altered = |alias: &str| {
-            let known: Vec<String> = (self.key.iter())
-                .filter(|c| c.foreign.is_none())
-                .map(|c| {
-                    format!(
-                        "pg_catalog.pg_typeof({alias}.{})::pg_catalog.oid \
-                         operator(pg_catalog.<>) {}::pg_catalog.oid",
-                        c.sql(),
-                        c.type_oid
-                    )
-                })
-                .collect();
-            match known.as_slice() {
-                [] => "false".to_owned(),
-                known => known.join(" or "),
-            }
-        };
-        let values = [
-            (
-                "variables",
-                each(&|n, c| format!("old_{n} {0}; new_{n} {0};", c.type_sql)),
-            ),
-            ("old_altered", altered("old")),
-            ("new_altered", altered("new")),
-            ("take_old", take("old")),
-            ("take_new", take("new")),
-            (
-                "forget",
-                each(&|n, _| format!("old_{n} := null; new_{n} := null;")),
-            ),
-            ("keys", self.keys("")),
-            ("old", numbered("old")),
-            ("new", numbered("new")),
-            ("log", self.log()),
-            ("function", self.function()),
-            ("note_columns", self.columns.note(&self.table, self.places)),
-        ];
-        let texts: Vec<&str> = values.iter().map(|(_, v)| v.as_str()).collect();
-        let quote = dollar_quote(&texts);
-        let mut all: Vec<(&str, &str)> = values.iter().map(|(k, v)| (*k, v.as_str())).collect();
-        all.push(("quote", &quote));
-        let sql = fill(include_str!("sql/watch_trigger.sql"), &all);
-        let body = sql.split(&quote).nth(1).unwrap_or_default().to_owned();
-        (sql, body)
+    /// The backlogs of all functions that watch the table.
+    async fn backlogs(&self, client: &impl GenericClient) -> Result<Vec<String>> {
+        let rows = client
+            .query(
+                "select c.relname::text from pg_class c \
+                 where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r' \
+                   and c.relname ~ ('^leases_[0-9a-f]{16}_' || $1 || '$')",
+                &[&self.table_id.to_string()],
+            )
+            .await
+            .map_err(db)?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 
     /// Makes a function's backlog where it is missing. The table's lock is held.
@@ -445,32 +357,12 @@ impl Tracked {
 
     /// Removes what notes the changes of a table that nobody watches any more.
     pub(crate) async fn remove(client: &impl GenericClient, table_id: i64) -> Result<()> {
-        // The trigger goes with its function, wherever its table is by now.
+        // The triggers go with their functions, wherever their table is by now.
         let sql = format!(
-            "drop function if exists changefeed.track_{table_id} cascade; \
+            "drop function if exists changefeed.track_{table_id}, changefeed.truncate_{table_id} cascade; \
              drop table if exists changefeed.changes_{table_id}; \
              delete from changefeed.watched_table where table_id = {table_id};"
         );
-        let row = client
-            .query_opt(
-                "select t.tgname::text, t.tgrelid from changefeed.watched_table w \
-                 join pg_trigger t on t.tgrelid = w.source::oid \
-                 where w.table_id = $1 and t.tgname = $2",
-                &[&table_id, &format!("!changefeed_watch_{table_id}_truncate")],
-            )
-            .await
-            .map_err(db)?;
-        if let Some(row) = row {
-            let (trigger, oid): (String, u32) = (row.get(0), row.get(1));
-            if let Some(table) = Table::load(client, oid).await? {
-                let drop = format!(
-                    "drop trigger if exists {} on {}",
-                    quote::identifier(&trigger),
-                    table.sql
-                );
-                client.batch_execute(&drop).await.map_err(db)?;
-            }
-        }
         client.batch_execute(&sql).await.map_err(db)
     }
 }

@@ -1,10 +1,11 @@
 //! The primary key of a watched table, in the table itself and in ours.
 
-use changefeed_core::Result;
+use changefeed_core::{Error, Result};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::quote;
+use crate::source::Table;
 
 /// A column of a watched table's primary key.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,13 +14,13 @@ pub(crate) struct KeyColumn {
     /// The number of the column in its table, and of its type.
     pub(crate) place: i16,
     pub(crate) type_oid: u32,
-    /// The type in our tables, without a length: the type beneath, by schema and name, if it is the
-    /// server's own, and otherwise text. Values of anybody's type are only ever written and read
-    /// by its output and input functions; its casts and operators may be anybody's functions, and
-    /// would run with our rights.
+    /// The type in our tables, without a length: the type beneath, by schema and name, which is the
+    /// server's own; and text for an enum.
     pub(crate) type_sql: String,
-    /// The type beneath, where it is not the server's own.
-    pub(crate) foreign: Option<String>,
+    /// Somebody's own enum: kept by its label. What else is somebody's own has casts, operators and
+    /// checks that may be anybody's functions, also behind its input function, and that would run with
+    /// our rights; and texts that depend on the writer's settings.
+    is_enum: bool,
     /// Where it is not that of the type.
     collation: Option<String>,
     /// The operators of the key's index.
@@ -35,23 +36,25 @@ impl KeyColumn {
     /// The value of a row's column as our tables have it.
     pub(crate) fn ours(&self, row: &str) -> String {
         let value = format!("{row}.{}", self.sql());
-        match &self.foreign {
-            None => value,
-            Some(_) => format!(
+        match self.is_enum {
+            false => value,
+            true => format!(
                 "case when pg_catalog.num_nulls({value}) operator(pg_catalog.=) 0 \
                  then pg_catalog.format('%s', {value}) end"
             ),
         }
     }
 
-    /// A value of our tables as the application's table has it.
+    /// A value of our tables as the application's table has it, in a statement whose first parameter
+    /// is a row of that table: a type of somebody's own is never named, because another one may be
+    /// behind the name by now.
     pub(crate) fn theirs(&self, value: &str) -> String {
-        match &self.foreign {
-            None => value.to_owned(),
-            // Reads it by the type's input function.
-            Some(foreign) => format!(
-                "(select x.k from pg_catalog.jsonb_to_record(\
-                 pg_catalog.jsonb_build_object('k', {value})) as x(k {foreign}))"
+        match self.is_enum {
+            false => value.to_owned(),
+            true => format!(
+                "(select e from pg_catalog.unnest(pg_catalog.enum_range(($1).{})) e \
+                 where pg_catalog.format('%s', e) operator(pg_catalog.=) {value})",
+                self.sql()
             ),
         }
     }
@@ -70,30 +73,42 @@ impl KeyColumn {
     }
 }
 
-/// The primary key of a table.
-pub(crate) async fn load(client: &impl GenericClient, table: u32) -> Result<Vec<KeyColumn>> {
+/// The primary key of a table, if it is one that can be noted.
+pub(crate) async fn load(client: &impl GenericClient, table: &Table) -> Result<Vec<KeyColumn>> {
     let rows = client
-        .query(include_str!("sql/watch_key.sql"), &[&table])
+        .query(include_str!("sql/watch_key.sql"), &[&table.oid])
         .await
         .map_err(db)?;
-    let column = |row: &tokio_postgres::Row| {
-        let (beneath, builtin): (String, bool) = (row.get(3), row.get(4));
-        let foreign = (!builtin).then(|| beneath.clone());
-        KeyColumn {
-            name: row.get(0),
-            place: row.get(1),
-            type_oid: row.get(2),
-            type_sql: match &foreign {
-                Some(_) => "pg_catalog.text".to_owned(),
-                None => beneath,
-            },
-            collation: row.get::<_, Option<String>>(5).filter(|_| builtin),
-            foreign,
-            equal: row.get(6),
-            greater: row.get(7),
-        }
-    };
-    Ok(rows.iter().map(column).collect())
+    rows.iter().map(|row| column(table, row)).collect()
+}
+
+fn column(table: &Table, row: &tokio_postgres::Row) -> Result<KeyColumn> {
+    let name: String = row.get(0);
+    let (builtin, is_enum): (bool, bool) = (row.get(4), row.get(5));
+    if !builtin && !is_enum {
+        return Err(Error::invalid(format!(
+            "unsupported key type: column '{name}' of {} is of type {}",
+            table.name,
+            row.get::<_, String>(6)
+        ))
+        .advise(
+            "keys of watched tables can be of PostgreSQL's own types, of domains over these, \
+             and of enums",
+        ));
+    }
+    Ok(KeyColumn {
+        name,
+        place: row.get(1),
+        type_oid: row.get(2),
+        type_sql: match builtin {
+            true => row.get(3),
+            false => "pg_catalog.text".to_owned(),
+        },
+        is_enum: !builtin,
+        collation: row.get::<_, Option<String>>(7).filter(|_| builtin),
+        equal: row.get(8),
+        greater: row.get(9),
+    })
 }
 
 /// Joins what is made of each key column, which are counted from 1.

@@ -4,9 +4,8 @@ mod loading;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
-    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    WatchStore, suggested_workers,
+    Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use deadpool_postgres::Object;
 use serde_json::value::RawValue;
@@ -16,7 +15,7 @@ use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
-use crate::{PostgresStore, quote, watch_findings};
+use crate::{PostgresStore, quote, watch_findings, watch_rights};
 
 /// A statement of ours that waits for the application's table makes the application wait behind
 /// it, so it does not wait for long.
@@ -52,6 +51,7 @@ impl WatchStore for PostgresStore {
             }
             tracked.table_id = table_id;
         }
+        watch_rights::check(&*transaction, tracked.table_id).await?;
         lock_table(&*transaction, tracked.table_id).await?;
         // An instance that does not ask for columns leaves them to those that do.
         let columns =
@@ -121,7 +121,7 @@ impl WatchStore for PostgresStore {
             last_error: row.get(3),
             last_sync_version: row.get(4),
             idle_ms: row.get(5),
-            suggested_workers: suggested_workers(unprocessed, CHANGES_PER_WORKER),
+            suggested_workers: row.get(6),
             parked_changes,
         })
     }
@@ -290,7 +290,7 @@ impl PostgresStore {
             .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
             .collect();
         let sql = format!(
-            "select (select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key), \
+            "select textsend((select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key)), \
                least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
                q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
                (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
@@ -306,7 +306,7 @@ impl PostgresStore {
         rows.iter()
             .map(|row| {
                 Ok(Parked {
-                    key: raw(row.get(0))?,
+                    key: raw(&row.get::<_, Vec<u8>>(0))?,
                     operation: RowOperation::from_number(row.get(1))?,
                     version: row.get(2),
                     attempts: row.get(3),
@@ -373,6 +373,7 @@ async fn register(
         }
     }
     let known = known.is_some();
+    let per_worker = spec.max_changes_per_worker.map(i64::from);
     let leases = &leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(client, leases).await?;
     if !has_leases {
@@ -380,12 +381,20 @@ async fn register(
         drain(client, watch).await?;
     }
     tracked.ensure_leases(client, leases).await?;
+    if known && !has_leases {
+        tracing::warn!(
+            watch = %watch.name, table = %watch.table,
+            "the backlog of a watch was deleted, and is made again: the changes that waited in it are \
+             lost; `changefeed watch reset --from beginning` hands over all rows"
+        );
+    }
     if !known {
         client
             .execute(
                 "insert into changefeed.watch \
-                   (name, function_id, table_id, definition, loading, columns) \
-                 values ($1, $2, $3, $4::text::jsonb, $5, $6)",
+                   (name, function_id, table_id, definition, loading, columns, \
+                    max_changes_per_worker) \
+                 values ($1, $2, $3, $4::text::jsonb, $5, $6, coalesce($7::bigint, 1000))",
                 &[
                     &spec.name.as_str(),
                     &watch.function_id,
@@ -393,6 +402,7 @@ async fn register(
                     &definition,
                     &(spec.from == WatchFrom::Beginning),
                     &columns,
+                    &per_worker,
                 ],
             )
             .await
@@ -401,10 +411,12 @@ async fn register(
         client
             .execute(
                 "update changefeed.watch \
-                 set definition = coalesce($2::text::jsonb, definition), columns = $3 \
-                 where name = $1 and (definition, columns) is distinct from \
-                   (coalesce($2::text::jsonb, definition), $3)",
-                &[&spec.name.as_str(), &definition, &columns],
+                 set definition = coalesce($2::text::jsonb, definition), columns = $3, \
+                   max_changes_per_worker = coalesce($4::bigint, max_changes_per_worker) \
+                 where name = $1 and (definition, columns, max_changes_per_worker) \
+                   is distinct from (coalesce($2::text::jsonb, definition), $3, \
+                                     coalesce($4::bigint, max_changes_per_worker))",
+                &[&spec.name.as_str(), &definition, &columns, &per_worker],
             )
             .await
             .map_err(db)?;
@@ -440,8 +452,9 @@ async fn register(
         .batch_execute(&format!(
             "create view changefeed.{} as \
              select c.unprocessed, c.leased, c.parked, \
-               (c.unprocessed + 999) / 1000 as suggested_workers \
-             from changefeed.watch_count({}) c",
+               ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers \
+             from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c \
+             where w.function_id = {}",
             backlog_view(&watch.function_id),
             quote::literal(&watch.function_id)
         ))
@@ -505,8 +518,9 @@ fn stored(row: &tokio_postgres::Row) -> Result<Watch> {
     })
 }
 
-fn raw(text: String) -> Result<Box<RawValue>> {
-    RawValue::from_string(text)
+/// A key as JSON. In a database with the encoding SQL_ASCII its bytes may be no text.
+fn raw(text: &[u8]) -> Result<Box<RawValue>> {
+    RawValue::from_string(String::from_utf8_lossy(text).into_owned())
         .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))
 }
 

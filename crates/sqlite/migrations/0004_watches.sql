@@ -29,6 +29,8 @@ create table changefeed_watch (
   definition  text,
   -- Whether it wants to know which columns were changed.
   columns     integer not null default 0,
+  -- How many unprocessed changes one worker is good for.
+  max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
   created_at  integer not null -- milliseconds since 1970
 ) strict, without rowid;
 
@@ -47,6 +49,9 @@ create table changefeed_watch_counter (
   version    integer not null default 0,
   generation integer not null default 0
 ) strict;
-insert into changefeed_watch_counter (only_row) values (1);
+-- Receivers of webhooks tell batches apart by their versions: those of another database, or of this one
+-- before it was installed anew, are others. So the first one is by the time, and by chance.
+insert into changefeed_watch_counter (version)
+values (cast(strftime('%s', 'now') as integer) * 1048576000 + abs(random() % 1048576000));
 
 insert into changefeed_schema (version) values (4);

@@ -1,5 +1,5 @@
--- As in the migration, for somebody who has deleted them. Numbers begin at the time in milliseconds,
--- above whatever was given before.
+-- As in the migration, for somebody who has deleted them. Numbers begin by the time, above
+-- whatever was given before.
 create table if not exists changefeed_global_state (
   function_id       text    not null,
   table_id          integer not null,
@@ -13,4 +13,4 @@ create table if not exists changefeed_watch_counter (
   generation integer not null default 0
 ) strict;
 insert into changefeed_watch_counter (version, generation)
-select {now}, {now} where not exists (select 1 from changefeed_watch_counter);
+select {now} * 1048576 + abs(random() % 1048576), {now} where not exists (select 1 from changefeed_watch_counter);

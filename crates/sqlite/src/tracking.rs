@@ -102,7 +102,9 @@ impl Tracked {
         let table_id = match known {
             Some((table_id, was)) => {
                 adapt(tx, table_id, &was, &table)?;
-                Condition::of(tx, table_id, &table)?.tell(&table.name);
+                let condition = Condition::of(tx, table_id, &table)?;
+                condition.tell(&table.name);
+                condition.doubt_columns(tx, table_id)?;
                 table_id
             }
             None => {

@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions, unreadable};
 use crate::error::Explain;
+use crate::quote;
 use crate::tracking::{self, Tracked, Wants, leases_name, log_name};
 use crate::{SqliteStore, value};
 
@@ -281,19 +282,30 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         drain(tx, &watch)?;
     }
     tracked.ensure_leases(tx, &watch.leases_table)?;
+    if known.is_some() && !has_leases {
+        tracing::warn!(
+            watch = %watch.name, table = %watch.table,
+            "the backlog of a watch was deleted, and is made again: the changes that waited in it are \
+             lost; `changefeed watch reset --from beginning` hands over all rows"
+        );
+    }
     tx.execute(
         &format!(
             "insert into changefeed_watch \
-               (name, function_id, table_id, definition, columns, created_at) \
-             values (?1, ?2, ?3, ?4, ?5, {NOW}) on conflict (name) do update \
-             set definition = coalesce(excluded.definition, definition), columns = excluded.columns"
+               (name, function_id, table_id, definition, columns, max_changes_per_worker, \
+                created_at) \
+             values (?1, ?2, ?3, ?4, ?5, coalesce(?6, 1000), {NOW}) on conflict (name) do update \
+             set definition = coalesce(excluded.definition, definition), \
+               columns = excluded.columns, \
+               max_changes_per_worker = coalesce(?6, max_changes_per_worker)"
         ),
         params![
             spec.name.as_str(),
             watch.function_id,
             watch.table_id,
             definition,
-            columns
+            columns,
+            spec.max_changes_per_worker
         ],
     )
     .explained()?;
@@ -343,14 +355,17 @@ fn view(tx: &Connection, watch: &Watch, tracked: &Tracked) -> Result<()> {
     let name = backlog_view(&watch.function_id);
     let sql = format!(
         "drop view if exists {name}; create view {name} as \
-         select unprocessed, leased, parked, (unprocessed + 999) / 1000 as suggested_workers \
-         from ({})",
+         select unprocessed, leased, parked, \
+           (unprocessed + w.max_changes_per_worker - 1) / w.max_changes_per_worker \
+             as suggested_workers \
+         from changefeed_watch w join ({}) where w.function_id = {}",
         counts(
             tracked.table.key.len(),
             watch,
             &tracked.keys("q."),
             Noted::Somewhere
-        )
+        ),
+        quote::text(&watch.function_id)
     );
     tx.execute_batch(&sql).explained()
 }
@@ -533,7 +548,16 @@ fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
         )
         .optional()
         .explained()?;
-    status.suggested_workers = suggested_workers(status.unprocessed, CHANGES_PER_WORKER);
+    let per_worker = tx
+        .query_row(
+            "select max_changes_per_worker from changefeed_watch where name = ?1",
+            [watch.name.as_str()],
+            |row| row.get(0),
+        )
+        .optional()
+        .explained()?;
+    status.suggested_workers =
+        suggested_workers(status.unprocessed, per_worker.unwrap_or(CHANGES_PER_WORKER));
     status.parked_changes = parked(tx, watch, limit)?;
     Ok(status)
 }

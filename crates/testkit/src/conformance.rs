@@ -274,6 +274,7 @@ macro_rules! conformance {
                 a_dropped_watch_leaves_the_table_as_it_was
                 state_deleted_by_hand_is_made_again
                 the_backlog_is_counted_and_shown_in_one_row
+                versions_are_not_those_of_another_database
             }
             watch_tables {
                 what_cannot_be_watched_is_refused_in_one_sentence
@@ -288,6 +289,7 @@ macro_rules! conformance {
                 columns_are_kept_until_they_were_handed_over
                 columns_are_noted_while_some_function_wants_them
                 a_renamed_column_is_told_by_its_name_of_today
+                columns_of_an_altered_table_are_not_known
             }
             watch_leases {
                 promise_9_a_leased_row_is_nobody_elses

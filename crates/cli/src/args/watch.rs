@@ -45,6 +45,9 @@ pub(crate) struct WatchTarget {
     /// The environment variable with the secret that signs the requests
     #[arg(long, value_name = "VAR", requires = "webhook")]
     pub(crate) secret_env: Option<String>,
+    /// How many waiting changes one worker is good for, where workers are suggested [default: 1000]
+    #[arg(long, value_name = "CHANGES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) max_changes_per_worker: Option<u32>,
     /// Add its version to each change
     #[arg(long)]
     pub(crate) with_version: bool,

@@ -62,6 +62,7 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
     let spec = WatchSpec {
         from: args.from,
         columns: definition.with_columns,
+        max_changes_per_worker: definition.max_changes_per_worker,
         definition: Some(definition),
         replace: args.replace,
         ..WatchSpec::new(args.name, db.table(&args.table)?)
@@ -90,6 +91,7 @@ fn definition(target: &WatchTarget, settings: &WatchSettingsArgs) -> WatchDefini
         lease_ms: Some(ms(chosen.lease)),
         renewal_ms: Some(ms(chosen.renewal)),
         attempts: Some(chosen.attempts),
+        max_changes_per_worker: target.max_changes_per_worker,
         with_version: target.with_version,
         with_columns: target.with_columns,
     }

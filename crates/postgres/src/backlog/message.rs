@@ -4,14 +4,18 @@ use changefeed_core::{Error, Kind, Result};
 use deadpool_postgres::Object;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
+use tokio_postgres::types::Type;
 
 use crate::error::{db, is_undefined};
+use crate::typed::NoValue;
 
 /// One statement's answer.
 #[derive(Default)]
 pub(super) struct Answer {
     pub(super) rows: Vec<Vec<Option<String>>>,
     pub(super) count: u64,
+    /// Whether there are bytes that are no text: a database with the encoding SQL_ASCII takes any.
+    pub(super) garbled: bool,
 }
 
 impl Answer {
@@ -43,16 +47,50 @@ pub(super) async fn send_or(
     }
 }
 
+/// Opens the cursor `changefeed_rows` in a transaction that `begin` begins, with a parameter of a type
+/// that is known by its number only, and returns what it finds. All of this is sent at once: a process
+/// that is stopped in between holds nothing.
+pub(super) async fn read(
+    client: &Object,
+    begin: &str,
+    declare: &str,
+    parameter: Type,
+) -> Result<Answer> {
+    let parameters = [(
+        &NoValue as &(dyn tokio_postgres::types::ToSql + Sync),
+        parameter,
+    )];
+    let (ready, declared, committed, fetched, closed) = tokio::join!(
+        client.batch_execute(begin),
+        client.query_typed(declare, &parameters),
+        client.batch_execute("commit"),
+        exchange(client, "fetch all from changefeed_rows"),
+        client.batch_execute("close all"),
+    );
+    ready.map_err(explain)?;
+    declared.map_err(explain)?;
+    committed.map_err(explain)?;
+    let mut answers = fetched.map_err(explain)?;
+    closed.map_err(explain)?;
+    answers.pop().ok_or_else(unexpected)
+}
+
 async fn exchange(client: &Object, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
     for message in client.simple_query(sql).await? {
         match message {
-            SimpleQueryMessage::Row(row) => answer.rows.push(
-                (0..row.len())
-                    .map(|column| row.get(column).map(str::to_owned))
-                    .collect(),
-            ),
+            SimpleQueryMessage::Row(row) => {
+                let mut values = Vec::with_capacity(row.len());
+                for column in 0..row.len() {
+                    let value = row.try_get(column).unwrap_or_else(|_| {
+                        answer.garbled = true;
+                        Some("(not UTF-8)")
+                    });
+                    values.push(value.map(str::to_owned));
+                }
+                answer.rows.push(values);
+            }
             SimpleQueryMessage::CommandComplete(count) => {
                 answer.count = count;
                 answers.push(std::mem::take(&mut answer));
@@ -63,7 +101,7 @@ async fn exchange(client: &Object, sql: &str) -> Result<Vec<Answer>, tokio_postg
     Ok(answers)
 }
 
-fn explain(error: tokio_postgres::Error) -> Error {
+pub(crate) fn explain(error: tokio_postgres::Error) -> Error {
     let altered = error.code().is_some_and(|c| {
         *c == SqlState::UNDEFINED_FUNCTION
             || *c == SqlState::AMBIGUOUS_FUNCTION

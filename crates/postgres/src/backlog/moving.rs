@@ -126,12 +126,11 @@ impl Backlog {
     /// Remembers how far the changes were moved; returns whether there are more.
     pub(super) fn note_moved(&self, moved: &Answer, seen: &Seen) -> Result<bool> {
         let snapshot = moved.text(0).ok_or_else(unexpected)?.to_owned();
-        let count = moved.number(1).ok_or_else(unexpected)?;
         let last = moved
             .text(2)
             .and_then(|text| text.split_once(','))
             .map(|(xid, version)| (xid.to_owned(), version.to_owned()));
-        let full = usize::try_from(count).is_ok_and(|count| count >= CHUNK);
+        let full = is_full(moved);
         let stale = moved.number(3) != Some(self.generation);
         if let Some(keys) = moved.text(4) {
             tracing::error!(
@@ -161,6 +160,12 @@ impl Backlog {
         });
         Ok(full || stale || seen.resume.is_some())
     }
+}
+
+/// Whether there may be more than what was moved.
+pub(super) fn is_full(moved: &Answer) -> bool {
+    let count = moved.number(1).unwrap_or(0);
+    usize::try_from(count).is_ok_and(|count| count >= CHUNK)
 }
 
 /// What moves changes to each function's backlog.

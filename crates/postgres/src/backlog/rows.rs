@@ -1,14 +1,12 @@
 //! The rows of a batch.
 
-use std::time::Duration;
-
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings,
 };
 use deadpool_postgres::Object;
 use serde_json::value::RawValue;
 
-use super::message::{send, unexpected};
+use super::message::{read, unexpected};
 use super::{Backlog, Leased, PLANNER};
 use crate::quote;
 use crate::template::fill;
@@ -33,7 +31,7 @@ impl Backlog {
             changes: Vec::new(),
             asked: leased.asked,
         };
-        match self.read(client, &leased, settings.lease / 2).await {
+        match self.read(client, &leased).await {
             Ok(changes) => {
                 batch.changes = changes;
                 self.give_back_rest(client, &mut batch, leased.rows, settings)
@@ -83,19 +81,14 @@ impl Backlog {
         Ok(())
     }
 
-    async fn read(
-        &self,
-        client: &Object,
-        leased: &Leased,
-        patience: Duration,
-    ) -> Result<Vec<RowChange>> {
+    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
         let tracked = &self.tracked;
-        // The server gives up on a process that was stopped in the middle of reading: it would keep
-        // whoever alters the table waiting, and everybody behind them.
-        let sql = format!(
-            "select {PLANNER}, pg_catalog.set_config('tcp_user_timeout', '{}', true);",
-            patience.as_millis().clamp(1000, 30_000)
-        ) + &fill(
+        let begin = format!(
+            "begin isolation level read committed; select {PLANNER}; {}; {}",
+            tracked.lock_sql(),
+            tracked.hold_sql(&quote::literal(&self.signature))
+        );
+        let declare = fill(
             include_str!("../sql/watch_rows.sql"),
             &[
                 ("leases", &self.leases),
@@ -104,8 +97,6 @@ impl Backlog {
                     &join(&tracked.key, ", ", |_, c| format!("q.{0} as {0}", c.sql())),
                 ),
                 ("table", &tracked.rows_of()),
-                ("table_oid", &tracked.table.oid.to_string()),
-                ("signature", &quote::literal(&self.signature)),
                 ("row_columns", &self.row_columns),
                 ("columns", &tracked.columns.named(&tracked.table)),
                 ("bytes", &BYTES_AT_ONCE.to_string()),
@@ -120,23 +111,22 @@ impl Backlog {
                 ("generation", &leased.generation.to_string()),
             ],
         );
-        let mut answers = send(client, &sql).await?;
-        let rows = answers.pop().ok_or_else(unexpected)?.rows;
+        let answer = read(client, &begin, &declare, tracked.row_type()).await?;
+        if answer.garbled {
+            return Err(Error::new(
+                Kind::Database,
+                "a row has bytes that are not UTF-8",
+            ));
+        }
+        let rows = answer.rows;
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
             let mut columns = row.into_iter().flatten();
-            let (Some(same), Some(version), Some(operation), Some(item)) = (
-                columns.next(),
-                columns.next(),
-                columns.next(),
-                columns.next(),
-            ) else {
+            let (Some(version), Some(operation), Some(item)) =
+                (columns.next(), columns.next(), columns.next())
+            else {
                 return Err(unexpected());
             };
-            if same != "t" {
-                // Read anew at the next attempt, which follows at once.
-                return Err(Error::not_found("the table was altered"));
-            }
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
             let operation = RowOperation::from_number(number(operation)?)?;
             let changed = columns

@@ -1,9 +1,11 @@
 -- The primary key of a table: each column's name, number and type; the type beneath, by schema and
--- name, and whether it is one of the server's own; the collation; and the operators that its index
--- goes by, because the same signs may be anybody's operators.
+-- name, and whether it is one of the server's own; whether the column's is an enum; the collation;
+-- and the operators that its index goes by, because the same signs may be anybody's operators.
 select a.attname::text, a.attnum, a.atttypid,
        format('%I.%I', n.nspname, base.typname),
        base.typnamespace = 'pg_catalog'::regnamespace,
+       exists (select from pg_type t where t.oid = a.atttypid and t.typtype = 'e'),
+       format_type(a.atttypid, a.atttypmod),
        case when a.attcollation <> 0 and a.attcollation <> base.typcollation
             then format('%I.%I', cn.nspname, co.collname) end,
        (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)

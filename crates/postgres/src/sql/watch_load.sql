@@ -5,7 +5,8 @@ with state as materialized (
 picked as materialized (
     select {t_as_k}, row_number() over (order by {t_keys}) as place
     from state cross join lateral (
-        select * from {table} t where {resume} order by {t_keys} limit {chunk}
+        select * from {table} t where changefeed.same_row(t.*, $1) and ({resume})
+        order by {t_keys} limit {chunk}
     ) t
 ),
 added as (

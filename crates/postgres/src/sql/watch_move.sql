@@ -41,7 +41,9 @@ numbered as materialized (
            as version, {numbered_columns} as changed
     from net n
 ){functions}
-select pg_current_snapshot()::text, (select count(*) from scanned),
+select pg_current_snapshot()::text,
+       -- Also for the statement behind this one: where there are more, nothing is leased yet.
+       set_config('changefeed.moved', (select count(*) from scanned)::text, true)::bigint,
        (select s.xid::text || ',' || s.version from scanned s
         order by s.xid desc, s.version desc limit 1),
        (select t.generation from changefeed.watched_table t where t.table_id = {table_id}),

@@ -2,18 +2,17 @@
 -- there is no delete, unless its newer change waits to be handed over afterwards. A subquery per row
 -- instead of a join, for the reason told in watch_move_function.sql.
 --
--- The columns are only looked at while they are what they were: somebody's own type may have casts
--- that are anybody's functions.
-with known as materialized (
-    select changefeed.table_signature({table_oid}) = {signature} as same
-),
-found as materialized (
+-- All of them are read before anything is sent, and sent when the table is not locked any more: a
+-- process that was stopped in the middle of it would keep whoever alters the table waiting, and
+-- everybody behind them.
+declare changefeed_rows no scroll cursor with hold for
+with found as materialized (
     select q._changefeed_change_version as version, q._changefeed_operation as operation,
            q._changefeed_newer_operation as newer, q._changefeed_columns as columns,
-           case when (select k.same from known k) then
-               (select (select row_to_json(changefeed_item.*)::text
-                        from (select {row_columns}) changefeed_item)
-                from {table} changefeed_row where {row_key} limit 1) end as item,
+           (select (select row_to_json(changefeed_item.*)::text
+                    from (select {row_columns}) changefeed_item)
+            from {table} changefeed_row
+            where changefeed.same_row(changefeed_row.*, $1) and {row_key} limit 1) as item,
            (select row_to_json(changefeed_key.*)::text
             from (select {key_item}) changefeed_key) as key_item
     from changefeed.{leases} q
@@ -26,7 +25,7 @@ measured as (
            sum(octet_length(coalesce(f.item, f.key_item))) over (order by f.version) as bytes
     from found f
 )
-select (select k.same from known k), b.version,
+select b.version,
        case when b.item is null or b.operation >= 2 and b.newer is not null then 2
             when b.operation < 2 then b.operation
             else 3 - b.operation end,

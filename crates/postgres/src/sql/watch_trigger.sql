@@ -8,10 +8,14 @@ declare
     new_raw pg_catalog.jsonb;
     changed pg_catalog.text;
 begin
-    -- Somebody has deleted it: that is no reason to fail the application's write.
-    if pg_catalog.to_regclass('changefeed.{log}') is null then
-        raise warning 'changefeed: a change of % is not noted: changefeed.{log} was deleted',
-            tg_relid::pg_catalog.regclass;
+    -- Somebody has deleted it, or has taken a right from whoever made this: that is no reason to fail
+    -- the application's write.
+    if (case when pg_catalog.has_schema_privilege('changefeed', 'usage') then
+            pg_catalog.has_table_privilege(
+                pg_catalog.to_regclass('changefeed.{log}')::pg_catalog.oid, 'insert')
+        end) is not true then
+        raise warning 'changefeed: a change of % is not noted: changefeed.{log} was deleted, or % may not write to it',
+            tg_relid::pg_catalog.regclass, current_user;
         return null;
     end if;
     begin
@@ -33,12 +37,17 @@ begin
         -- A key column was renamed, dropped or got another type after this trigger was made. The
         -- application's write must not fail for that: find the key by the catalogue.
         {forget}
-        if tg_op operator(pg_catalog.<>) 'INSERT' then
-            old_raw := changefeed.row_key(tg_relid, old);
-        end if;
-        if tg_op operator(pg_catalog.<>) 'DELETE' then
-            new_raw := changefeed.row_key(tg_relid, new);
-        end if;
+        begin
+            if tg_op operator(pg_catalog.<>) 'INSERT' then
+                old_raw := changefeed.row_key(tg_relid, old);
+            end if;
+            if tg_op operator(pg_catalog.<>) 'DELETE' then
+                new_raw := changefeed.row_key(tg_relid, new);
+            end if;
+        exception when others then
+            raise warning 'changefeed: a change of % is not noted: %',
+                tg_relid::pg_catalog.regclass, sqlerrm;
+        end;
     end;
     if tg_op operator(pg_catalog.=) 'INSERT' then
         insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 0, new_raw);

@@ -1,2 +1,2 @@
 create trigger {trigger} before truncate on {table}
-for each statement execute function changefeed.track_truncate({log_name})
+for each statement execute function changefeed.{function}()

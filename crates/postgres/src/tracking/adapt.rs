@@ -3,7 +3,7 @@
 use changefeed_core::{Error, Result};
 use tokio_postgres::GenericClient;
 
-use super::Tracked;
+use super::{Tracked, exists};
 use crate::error::db;
 use crate::quote;
 use crate::watch_key::KeyColumn;
@@ -30,16 +30,11 @@ impl Tracked {
             ))
             .advise("drop its watches (`changefeed watch drop`) and create them again"));
         }
-        let ours = client
-            .query(
-                "select c.relname::text from pg_class c \
-                 where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r' \
-                   and (c.relname = $1 or c.relname ~ ('^leases_[0-9a-f]{16}_' || $2 || '$'))",
-                &[&self.log(), &self.table_id.to_string()],
-            )
-            .await
-            .map_err(db)?;
-        for table in ours.iter().map(|row| row.get::<_, String>(0)) {
+        let mut ours = self.backlogs(client).await?;
+        if exists(client, &self.log()).await? {
+            ours.push(self.log());
+        }
+        for table in ours {
             for (old, column) in known.names.iter().zip(&self.key) {
                 if *old == column.name {
                     continue;

@@ -2,9 +2,11 @@
 
 use changefeed_core::{Error, Kind, Result, Watch, crash_point};
 
+use crate::backlog::explain;
 use crate::error::db;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, lock_table};
+use crate::typed::NoValue;
 use crate::watch_key::join;
 use crate::{PostgresStore, quote};
 
@@ -20,11 +22,13 @@ impl PostgresStore {
             let transaction = begin(&mut client).await?;
             lock_table(&*transaction, watch.table_id).await?;
             // Nobody alters it from here on, and it is read as it is now.
+            let oid = tracked.table.oid;
             let lock = format!(
-                "set local row_security = off; lock table {} in access share mode",
-                tracked.table.sql
+                "set local row_security = off; {}; {}",
+                tracked.lock_sql(),
+                tracked.hold_sql(&format!("changefeed.table_signature({oid})"))
             );
-            transaction.batch_execute(&lock).await.map_err(db)?;
+            transaction.batch_execute(&lock).await.map_err(explain)?;
             let now = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
             if now.key != tracked.key {
                 return Err(Error::new(
@@ -34,7 +38,11 @@ impl PostgresStore {
                 .advise("start the watch again: it goes on where it was"));
             }
             let sql = load_sql(watch, &now, leases);
-            let more: bool = transaction.query_one(&sql, &[]).await.map_err(db)?.get(0);
+            let more: bool = transaction
+                .query_typed_one(&sql, &[(&NoValue, now.row_type())])
+                .await
+                .map_err(explain)?
+                .get(0);
             transaction.commit().await.map_err(db)?;
             crash_point("watch.loaded");
             if !more {

@@ -75,6 +75,16 @@ impl Condition {
             );
         }
     }
+
+    /// What was noted by triggers that may not have known all columns: any of them may have changed.
+    pub(super) fn doubt_columns(&self, tx: &Connection, table_id: i64) -> Result<()> {
+        if self.shape || !self.log {
+            return Ok(());
+        }
+        let doubt = format!("update {} set columns = null", log_name(table_id));
+        tx.execute(&doubt, []).explained()?;
+        Ok(())
+    }
 }
 
 /// What the triggers of a table depend on besides its key: its columns and unique indexes.

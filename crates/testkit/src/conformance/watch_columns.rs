@@ -199,3 +199,27 @@ pub async fn a_renamed_column_is_told_by_its_name_of_today(backend: Arc<dyn Back
         known => assert_eq!(*known, columns(&["renamed", "d"])),
     }
 }
+
+/// What is changed after the table was altered and before an instance has seen that.
+pub async fn columns_of_an_altered_table_are_not_known(backend: Arc<dyn Backend>) {
+    let (scene, watch) = watched(backend).await;
+    assert!(done(&scene, &watch).await.is_empty());
+    let app = &scene.app;
+    app.run("insert into t values (2, 'a', 1, 'c')").await;
+    done(&scene, &watch).await;
+    app.run("alter table t add column d integer default 5")
+        .await;
+    app.run("update t set d = 6 where id = 1").await;
+    app.run("update t set d = 7, a = 'x' where id = 2").await;
+    let spec = WatchSpec {
+        columns: true,
+        ..spec("columns", "t")
+    };
+    let watch = scene.store.open_watch(&spec).await.unwrap();
+    assert_eq!(
+        done(&scene, &watch).await,
+        [(1, Update, None), (2, Update, None)]
+    );
+    app.run("update t set d = 8 where id = 1").await;
+    assert_eq!(done(&scene, &watch).await, [(1, Update, columns(&["d"]))]);
+}

@@ -422,6 +422,18 @@ pub async fn state_deleted_by_hand_is_made_again(backend: Arc<dyn Backend>) {
     assert_eq!(scene.all(100).await.concat().len(), 1);
 }
 
+/// Receivers of webhooks tell batches apart by their versions, and there may be those of several
+/// databases: they begin by the time, in milliseconds, each of which has room for a million.
+pub async fn versions_are_not_those_of_another_database(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    scene.app.run("insert into orders values (1, 'a')").await;
+    let batch = scene.take("me", &quick()).await.unwrap();
+    let since_1970 = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap();
+    let began = batch.changes[0].version >> 20;
+    let ago = i64::try_from(since_1970.as_millis()).unwrap() - began;
+    assert!((-3_600_000..3_600_000).contains(&ago), "{ago} ms ago");
+}
+
 /// For people, for metrics, and for an autoscaler that runs a query with one number.
 pub async fn the_backlog_is_counted_and_shown_in_one_row(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;
@@ -455,6 +467,17 @@ pub async fn the_backlog_is_counted_and_shown_in_one_row(backend: Arc<dyn Backen
         .await
         .unwrap();
     assert_eq!(shown, [[Some(n.to_string()), Some("2".into())]]);
+    // As many as somebody has said, until somebody says otherwise.
+    let smaller = WatchSpec {
+        max_changes_per_worker: Some(100),
+        ..spec("f", "orders")
+    };
+    scene.store.open_watch(&smaller).await.unwrap();
+    let unsaid = spec("f", "orders");
+    scene.store.open_watch(&unsaid).await.unwrap();
+    assert_eq!(status().await.suggested_workers, 11);
+    let workers = format!("select suggested_workers from {view}");
+    assert_eq!(scene.app.number(&workers).await, 11);
     let batch = scene.take("me", &quick()).await.unwrap();
     let during = status().await;
     assert_eq!((during.unprocessed, during.leased), (n, 100));

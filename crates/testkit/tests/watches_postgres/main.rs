@@ -10,6 +10,7 @@
 mod order;
 mod rights;
 mod rows;
+mod swaps;
 mod tables;
 mod writers;
 

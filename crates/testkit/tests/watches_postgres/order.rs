@@ -247,3 +247,28 @@ fn columns_of_a_change_that_is_moved_late_are_not_forgotten() {
         assert_eq!(told, [Some(vec!["a".into()]), Some(vec!["b".into()])]);
     });
 }
+
+/// What one transaction does is moved in chunks, and nothing of it is handed over before its end is
+/// known: by a worker that was idle, too.
+#[test]
+fn a_large_transaction_is_in_order_for_a_running_worker() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("insert into orders select i, 'a' from generate_series(1, 15000) i")
+            .await;
+        assert_eq!(scene.all(10_000).await.concat().len(), 15_000);
+        assert!(scene.all(10_000).await.is_empty());
+        app.run(
+            "begin; update orders set note = 'b'; update orders set note = 'c' where id <= 5000; \
+             commit",
+        )
+        .await;
+        let handed = scene.all(1000).await.concat();
+        let ids: Vec<i64> = (handed.iter())
+            .map(|(_, item)| item["id"].as_i64().unwrap())
+            .collect();
+        assert_eq!(ids.len(), 15_000);
+        assert!(ids[..10_000].iter().all(|id| *id > 5000));
+        assert!(ids[10_000..].iter().all(|id| *id <= 5000));
+    });
+}

@@ -110,6 +110,98 @@ fn a_missing_right_is_named() {
     });
 }
 
+/// The trigger of a watch runs with the rights of whoever has made it: what it could lack is asked for
+/// before, and what is taken away later does not fail the application.
+#[test]
+fn a_watch_of_somebody_without_rights_does_not_break_the_application() {
+    scene(async |scene| {
+        use changefeed_core::WatchStore;
+        let app = &scene.app;
+        let role = format!("maker_{}", fastrand::u32(..));
+        let guide = include_str!("../../../../docs/watches.md");
+        let block = |role: &str| {
+            let mut blocks = guide.split("```sql");
+            let block = blocks.find(|block| block.contains(role)).unwrap();
+            block.split("```").next().unwrap().to_owned()
+        };
+        app.run(&format!(
+            "create role {role} login; create table more (id integer primary key, v text); \
+             grant usage, create on schema changefeed to {role}; \
+             grant select, trigger on more to {role}"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (_, host) = url.split_once('@').unwrap();
+        let store =
+            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
+                .await
+                .unwrap();
+        app.run(&format!(
+            "grant select, insert, update, delete on all tables in schema changefeed to {role}"
+        ))
+        .await;
+        let error = store.open_watch(&spec("m", "more")).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        let advice = error.advice().unwrap().to_owned();
+        for grant in [
+            "grant usage on sequence changefeed.lease_generation to",
+            "grant execute on function changefeed.row_key to",
+            "grant execute on function changefeed.hold_table to",
+        ] {
+            assert!(advice.contains(grant), "{advice}");
+        }
+        let triggers = "select count(*) from pg_trigger where tgrelid = 'more'::regclass";
+        assert_eq!(app.number(triggers).await, 0);
+        // What it says is enough, and what the guide says.
+        app.run(&advice).await;
+        store.open_watch(&spec("m", "more")).await.unwrap();
+        store
+            .drop_watch(&store.watches().await.unwrap()[1])
+            .await
+            .unwrap();
+        app.run(&format!(
+            "revoke all on all functions in schema changefeed from {role}; \
+             revoke all on all sequences in schema changefeed from {role}"
+        ))
+        .await;
+        app.run(&block("app_worker").replace("app_worker", &role))
+            .await;
+        app.run(
+            &block("app_maker")
+                .replace("app_maker", &role)
+                .replace("orders", "more"),
+        )
+        .await;
+        let watch = store.open_watch(&spec("m", "more")).await.unwrap();
+        app.run(
+            "insert into more values (1, 'a'); truncate more; insert into more values (2, 'b')",
+        )
+        .await;
+        let worker: &dyn changefeed_core::Store = &store;
+        assert_eq!(take_all(worker, &watch, &quick()).await.concat().len(), 2);
+        app.run("alter table more rename id to number; insert into more values (3, 'c')")
+            .await;
+        let watch = store.open_watch(&spec("m", "more")).await.unwrap();
+        assert_eq!(
+            take_all(worker, &watch, &quick()).await.concat(),
+            [(Insert, json!({"number": 3, "v": "c"}))]
+        );
+        // Taken away again, one by one.
+        app.run(&format!(
+            "alter table more rename number to id; \
+             revoke execute on function changefeed.row_key from {role}"
+        ))
+        .await;
+        app.run("insert into more values (4, 'd')").await;
+        app.run(&format!("revoke usage on schema changefeed from {role}"))
+            .await;
+        app.run("insert into more values (5, 'e'); update more set v = 'f'; truncate more")
+            .await;
+        app.run(&format!("drop owned by {role} cascade; drop role {role}"))
+            .await;
+    });
+}
+
 /// Casts and operators of somebody's own type are somebody's own functions: neither the trigger nor
 /// a worker calls one, or it would run with their rights.
 #[test]

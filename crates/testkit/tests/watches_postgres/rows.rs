@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use changefeed_core::RowOperation::Insert;
-use changefeed_core::{BatchOutcome, WatchSettings};
-use changefeed_testkit::backend::eventually_true;
+use changefeed_core::{BatchOutcome, Store, Watch, WatchSettings};
+use changefeed_postgres::PostgresStore;
+use changefeed_testkit::backend::{PostgresSession, Session, eventually_true};
 use changefeed_testkit::watching::{Copying, Instance, orders, quick, spec};
 
 use crate::scene;
@@ -22,29 +23,68 @@ fn a_row_that_cannot_be_read_is_parked_alone() {
              insert into large select 2, convert_to(repeat('x', 540000000), 'utf8')",
         )
         .await;
-        let settings = WatchSettings {
-            interval: Duration::from_millis(10),
-            ..quick()
-        };
-        let mut handed = Vec::new();
-        changefeed_testkit::backend::eventually_true("the bad row is parked", async || {
-            let take = changefeed_core::Take {
-                owner: "me",
-                settings: &settings,
-            };
-            if let Ok(Some(batch)) = scene.store.take(&watch, take).await {
-                handed.extend(batch.changes.iter().map(|c| c.item.get().to_owned()));
-                let done = BatchOutcome::Done;
-                let settled = scene.store.settle(&watch, &batch, &done, &settings).await;
-                settled.unwrap();
-            }
-            let status = scene.store.watch_status(&watch, 1).await.unwrap();
-            status.parked == 1 && status.unprocessed == 0
-        })
-        .await;
+        let handed = until_parked(&*scene.store, &watch).await;
         assert_eq!(handed.len(), 2, "{handed:?}");
         let status = scene.store.watch_status(&watch, 1).await.unwrap();
         assert_eq!(status.parked_changes[0].key.get(), "{\"id\":2}");
+    });
+}
+
+/// What is handed over until one row was given up and nothing is left to do.
+async fn until_parked(store: &dyn Store, watch: &Watch) -> Vec<String> {
+    let settings = WatchSettings {
+        interval: Duration::from_millis(10),
+        ..quick()
+    };
+    let mut handed = Vec::new();
+    eventually_true("the bad row is parked", async || {
+        let take = changefeed_core::Take {
+            owner: "me",
+            settings: &settings,
+        };
+        if let Ok(Some(batch)) = store.take(watch, take).await {
+            handed.extend(batch.changes.iter().map(|c| c.item.get().to_owned()));
+            let done = BatchOutcome::Done;
+            store.settle(watch, &batch, &done, &settings).await.unwrap();
+        }
+        let status = store.watch_status(watch, 1).await.unwrap();
+        status.parked == 1 && status.unprocessed == 0
+    })
+    .await;
+    handed
+}
+
+/// A database with the encoding SQL_ASCII takes any bytes, also in keys.
+#[test]
+fn bytes_that_are_no_text_are_parked_alone() {
+    scene(async |scene| {
+        let app = &scene.app;
+        let name = format!("ascii_{}", fastrand::u32(..));
+        app.run(&format!(
+            "create database {name} encoding 'SQL_ASCII' template template0 \
+               lc_collate 'C' lc_ctype 'C'"
+        ))
+        .await;
+        let url = scene.backend.url();
+        let (server, _) = url.rsplit_once('/').unwrap();
+        let url = format!("{server}/{name}");
+        let store = PostgresStore::connect(&url).await.unwrap();
+        let store: &dyn Store = &store;
+        store.migrate().await.unwrap();
+        let session = PostgresSession::connect(&url).await.unwrap();
+        let session: &dyn Session = &session;
+        session
+            .run("create table a (id text primary key, v text)")
+            .await;
+        let watch = store.open_watch(&spec("a", "a")).await.unwrap();
+        session
+            .run("insert into a values ('1', 'x'), (E'\\xff', E'\\xfe'), ('3', 'z')")
+            .await;
+        assert_eq!(until_parked(store, &watch).await.len(), 2);
+        let status = store.watch_status(&watch, 1).await.unwrap();
+        assert_eq!(status.parked_changes[0].key.get(), "{\"id\":\"\u{fffd}\"}");
+        let error = status.parked_changes[0].error.as_deref().unwrap_or("");
+        assert!(error.contains("not UTF-8"), "{error}");
     });
 }
 

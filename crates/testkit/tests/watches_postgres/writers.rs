@@ -4,6 +4,9 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::RowOperation::{Delete, Insert};
 use changefeed_core::{Kind, Take, WatchSettings};
+use changefeed_postgres::PostgresStore;
+use changefeed_testkit::backend::eventually_true;
+use changefeed_testkit::postgres::Relay;
 use changefeed_testkit::watching::{Copying, Instance, orders, quick, spec, take_all};
 use serde_json::json;
 
@@ -210,5 +213,47 @@ fn workers_do_not_wait_for_their_lock_without_a_word() {
         );
         holder.run("rollback").await;
         assert_eq!(scene.all(100).await.concat().len(), 1);
+    });
+}
+
+/// A process that is stopped while rows are sent to it would keep the table's lock, and everybody
+/// waits behind whoever alters the table.
+#[test]
+fn a_frozen_worker_does_not_keep_the_table() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("insert into orders select i, repeat(md5(i::text), 240000) from generate_series(1, 2) i")
+            .await;
+        let alter = scene.backend.session().await;
+        alter
+            .run("begin; lock table orders in access exclusive mode")
+            .await;
+        let relay = Relay::to(&scene.backend.url()).await;
+        let store = PostgresStore::connect(&relay.url).await.unwrap();
+        let watch = scene.watch.clone();
+        let frozen = tokio::spawn(async move {
+            let settings = quick();
+            let take = Take {
+                owner: "frozen",
+                settings: &settings,
+            };
+            let store: &dyn changefeed_core::Store = &store;
+            let _ = store.take(&watch, take).await;
+        });
+        let waits = "select count(*) from pg_locks where relation = 'orders'::regclass \
+                     and not granted";
+        eventually_true("it waits for the table", async || {
+            app.number(waits).await == 1
+        })
+        .await;
+        relay.choke();
+        alter.run("rollback").await;
+        let sends = "select count(*) from pg_stat_activity \
+                     where datname = current_database() and wait_event = 'ClientWrite'";
+        eventually_true("rows are sent", async || app.number(sends).await == 1).await;
+        alter
+            .run("begin; set local lock_timeout = '1s'; lock table orders in access exclusive mode; rollback")
+            .await;
+        frozen.abort();
     });
 }

@@ -37,6 +37,7 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     let spec = WatchSpec {
         from: args.from,
         columns: definition.with_columns,
+        max_changes_per_worker: definition.max_changes_per_worker,
         ..WatchSpec::new(name, db.table(&table)?)
     };
     let watch = db.store().open_watch(&spec).await?;
@@ -212,6 +213,7 @@ async fn run_defined(
         };
         let spec = WatchSpec {
             columns: definition.with_columns,
+            max_changes_per_worker: definition.max_changes_per_worker,
             ..WatchSpec::new(watch.name.clone(), watch.table.clone())
         };
         let watch = db.store().open_watch(&spec).await?;
