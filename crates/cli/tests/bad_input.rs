@@ -480,7 +480,8 @@ fn wrong_urls() {
     let path = |name: &str| dir.path().join(name).display().to_string();
     std::fs::write(path("text.db"), "this is not a database, but a text file\n").unwrap();
     let not_a_url = "error: this is not a database URL\n  \
-                     hint: use sqlite:PATH or postgres://user:password@host/database";
+                     hint: use sqlite:PATH, postgres://user:password@host/database or \
+                     sqlserver://user:password@host/database";
     let cases = [
         ("mysql://u:secret@h/d".to_owned(), 2, not_a_url.to_owned()),
         ("orders.db".to_owned(), 2, not_a_url.to_owned()),
@@ -520,11 +521,16 @@ fn wrong_urls() {
             ),
         ),
         (
-            "sqlserver://u:secret@h/d".to_owned(),
+            "sqlserver://u:secret@127.0.0.1:1/d".to_owned(),
             1,
-            "error: SQL Server is not supported yet\n  \
-             hint: use sqlite:PATH or postgres://user:password@host/database"
+            "error: the SQL Server at 127.0.0.1:1 cannot be reached\n  \
+             hint: check host and port, and that the server is running"
                 .to_owned(),
+        ),
+        (
+            "sqlserver://u:secret@h/d?encrypt=maybe".to_owned(),
+            2,
+            "error: encrypt=maybe is not known: use true, strict, false or off".to_owned(),
         ),
         (
             "postgres://u:secret@127.0.0.1:1/d".to_owned(),

@@ -55,6 +55,7 @@ pub(crate) async fn create(
     let spec = WatchSpec {
         from: new.from.into(),
         columns: definition.with_columns,
+        max_changes_per_worker: definition.max_changes_per_worker,
         definition: Some(definition),
         ..WatchSpec::new(name, app.db.table(&new.table)?)
     };

@@ -177,6 +177,10 @@ pub(crate) struct NewWatchIn {
     #[serde(default)]
     #[schema(minimum = 1, maximum = 1000)]
     pub(crate) attempts: Option<u32>,
+    /// How many waiting changes one worker is good for; 1000 unless given.
+    #[serde(default)]
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    pub(crate) max_changes_per_worker: Option<u32>,
     /// Add its version to each change.
     #[serde(default)]
     pub(crate) with_version: bool,
@@ -198,6 +202,7 @@ impl NewWatchIn {
             lease_ms: self.lease_ms,
             renewal_ms: self.renewal_ms.or(self.lease_ms.map(|lease| lease / 4)),
             attempts: self.attempts,
+            max_changes_per_worker: self.max_changes_per_worker,
             with_version: self.with_version,
             with_columns: self.with_columns,
         }
