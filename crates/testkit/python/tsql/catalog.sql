@@ -181,6 +181,9 @@ GO
 
 -- Procedures -----------------------------------------------------------------------------------
 
+create procedure sys.sp_configure @configname varchar(35) = null, @configvalue int = null
+as return 0;
+GO
 create procedure sys.sp_getapplock
     @Resource nvarchar(255), @LockMode varchar(32), @LockOwner varchar(32) = 'Transaction',
     @LockTimeout int = null, @DbPrincipal sysname = 'public'
