@@ -59,7 +59,7 @@ fn the_live_tail_gets_a_row_as_it_is_written() {
     browser.until_text(".tail tbody", "unmistakable");
     browser.click("//button[text()='Pause']");
     browser.until_text(".live-state", "paused");
-    stage.order(5002, "while-paused", 1);
+    stage.order(5500, "while-paused", 1);
     browser.until_text(".live-state", "paused");
     browser.click("//button[text()='Go on']");
     browser.until_text(".tail tbody", "while-paused");
