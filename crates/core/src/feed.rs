@@ -118,6 +118,33 @@ impl Source {
 }
 
 impl Feed {
+    /// Refuses to guess the shard of rows that the application has not published itself.
+    pub fn require_shard_column(&self, shards: i16, shard_by: Option<&str>) -> Result<()> {
+        if shards > 1 && shard_by.is_none() {
+            return Err(Error::invalid(format!(
+                "feed '{}' has {shards} shards and no column that decides the shard of a row",
+                self.name
+            ))
+            .advise("create the feed with --shard-by COLUMN, or insert the old data by hand"));
+        }
+        Ok(())
+    }
+
+    /// Says that its table is gone.
+    pub fn table_dropped(&self) -> Error {
+        Error::not_found(format!("the table behind feed '{}' was dropped", self.name))
+            .advise("`changefeed feed drop` removes the feed")
+    }
+
+    /// Says that the rows of its table are more than there are numbers for.
+    pub fn no_room_for(&self, table: impl std::fmt::Display) -> Error {
+        Error::invalid(format!(
+            "the rows of {table} do not fit below the start of feed '{}'",
+            self.name
+        ))
+        .advise("create the feed with a larger --start")
+    }
+
     /// Refuses what makes sense only where changes have numbers.
     pub fn require_numbers(&self, what: &str) -> Result<()> {
         match &self.source {

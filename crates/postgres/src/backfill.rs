@@ -30,7 +30,7 @@ impl PostgresStore {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
-        source.require_shard(feed)?;
+        feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
         let table = source.table(&*transaction, feed).await?;
         begin(&*transaction, feed, &table).await?;
         let state = State::lock(
@@ -61,7 +61,7 @@ impl PostgresStore {
                 )
                 .await
                 .map_err(db)?;
-            return Err(no_room(feed, &table));
+            return Err(feed.no_room_for(&table.name));
         }
         let finished = seen < limit;
         if finished {
@@ -119,14 +119,6 @@ impl State {
     }
 }
 
-fn no_room(feed: &Feed, table: &Table) -> Error {
-    Error::invalid(format!(
-        "the rows of {} do not fit below the start of feed '{}'",
-        table.name, feed.name
-    ))
-    .advise("create the feed with a larger --start")
-}
-
 /// Writes the state row of a backfill that has not begun.
 async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Result<()> {
     let begun = client
@@ -150,7 +142,7 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
         .map_err(db)?
         .get(0);
     if total > room {
-        return Err(no_room(feed, table));
+        return Err(feed.no_room_for(&table.name));
     }
     client
         .execute(

@@ -1,10 +1,11 @@
 //! Feeds that event triggers write to.
 
-use changefeed_core::{Error, Feed, FeedId, FeedName, NewFeed, Result, TriggerDefinition};
+use changefeed_core::{
+    Error, FeedId, FeedName, NewFeed, PageJoin, PageRows, Result, TriggerDefinition,
+};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
-use crate::source::Join;
 
 /// Finds or creates the feed that a trigger writes to, and marks it as one of events.
 pub(crate) async fn attach(
@@ -92,12 +93,12 @@ async fn create(client: &impl GenericClient, name: &FeedName) -> Result<FeedId> 
 }
 
 /// The SQL of a page of events.
-pub(crate) fn join(_: &Feed, page: &str) -> Join {
-    Join {
+pub(crate) fn join(page: &str) -> PageJoin {
+    PageJoin {
         sql: format!(
             "select p.change_sequence_number, p.change_id, e.op::text, e.old::text, e.new::text \
              from ({page}) p left join changefeed.event e on e.change_id = p.change_id order by 1"
         ),
-        rows: crate::source::Rows::Events,
+        rows: PageRows::Events,
     }
 }

@@ -44,7 +44,7 @@ mod watches;
 
 use std::sync::Arc;
 
-use changefeed_core::{Result, WakeHub};
+use changefeed_core::{PageJoins, Result, WakeHub};
 pub use consumers::advance_consumer;
 use deadpool_postgres::Pool;
 pub use schema::migration_script;
@@ -63,7 +63,7 @@ struct Inner {
     hub: WakeHub,
     listener: wake::Listener,
     prober: wake::Prober,
-    joins: source::Joins,
+    joins: PageJoins,
     floors: floors::Floors,
     encoding: encoding::Encoding,
     walks: event_claim::Walks,
@@ -84,7 +84,7 @@ impl PostgresStore {
                 hub: WakeHub::default(),
                 listener: wake::Listener::default(),
                 prober: wake::Prober::default(),
-                joins: source::Joins::default(),
+                joins: PageJoins::default(),
                 floors: floors::Floors::default(),
                 encoding: encoding::Encoding::default(),
                 walks: event_claim::Walks::default(),

@@ -1,7 +1,8 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, Result, ShardId,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, PageRows, Result,
+    ShardId,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -9,7 +10,6 @@ use tokio_postgres::Row;
 use crate::PostgresStore;
 use crate::encoding::Lossy;
 use crate::error::{db, is_undefined};
-use crate::source::Rows;
 
 impl PostgresStore {
     pub(crate) async fn read_page(
@@ -97,11 +97,11 @@ impl PostgresStore {
     }
 }
 
-fn change(row: &Row, rows: Rows) -> Result<Change> {
+fn change(row: &Row, rows: PageRows) -> Result<Change> {
     let content = match rows {
-        Rows::None => Content::Unknown,
-        Rows::Current => content(row.get(2))?,
-        Rows::Events => event(row)?,
+        PageRows::None => Content::Unknown,
+        PageRows::Current => content(row.get(2))?,
+        PageRows::Events => event(row)?,
     };
     Ok(Change {
         cursor: Cursor::Number(row.get(0)),

@@ -1,9 +1,8 @@
 //! The table behind a feed, as the catalogue describes it now, and the SQL that joins its rows.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use changefeed_core::{Error, Feed, FeedId, Kind, Result, Source, TableName};
+use changefeed_core::{Error, Feed, FeedId, PageJoin, PageRows, Result, Source, TableName};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -193,98 +192,42 @@ impl StoredSource {
         }))
     }
 
-    /// Refuses to guess the shard of rows that the application has not published itself.
-    pub(crate) fn require_shard(&self, feed: &Feed) -> Result<()> {
-        if self.shards > 1 && self.shard_by.is_none() {
-            return Err(Error::invalid(format!(
-                "feed '{}' has {} shards and no column that decides the shard of a row",
-                feed.name, self.shards
-            ))
-            .advise("create the feed with --shard-by COLUMN, or insert the old data by hand"));
-        }
-        Ok(())
-    }
-
     /// The table, or an error that says that it was dropped.
     pub(crate) async fn table(&self, client: &impl GenericClient, feed: &Feed) -> Result<Table> {
-        Table::load(client, self.oid).await?.ok_or_else(|| {
-            Error::new(
-                Kind::NotFound,
-                format!("the table behind feed '{}' was dropped", feed.name),
-            )
-            .advise("`changefeed feed drop` removes the feed")
-        })
-    }
-}
-
-/// How the page of a feed is joined with its rows; remembered until it stops working.
-#[derive(Default)]
-pub(crate) struct Joins(Mutex<HashMap<FeedId, Arc<Join>>>);
-
-/// The SQL of a page.
-pub(crate) struct Join {
-    pub(crate) sql: String,
-    pub(crate) rows: Rows,
-}
-
-/// What a page has beside numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Rows {
-    /// Nothing.
-    None,
-    /// The row as it is now.
-    Current,
-    /// Operation, old and new row of an event.
-    Events,
-}
-
-impl Joins {
-    pub(crate) fn forget(&self, feed: FeedId) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&feed);
+        Table::load(client, self.oid)
+            .await?
+            .ok_or_else(|| feed.table_dropped())
     }
 }
 
 impl PostgresStore {
     /// The SQL that reads a page of this feed.
-    pub(crate) async fn join(&self, client: &impl GenericClient, feed: &Feed) -> Result<Arc<Join>> {
-        let known = {
-            let joins = self
+    pub(crate) async fn join(
+        &self,
+        client: &impl GenericClient,
+        feed: &Feed,
+    ) -> Result<Arc<PageJoin>> {
+        match self.inner.joins.known(feed.id) {
+            Some(join) => Ok(join),
+            None => Ok(self
                 .inner
                 .joins
-                .0
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            joins.get(&feed.id).cloned()
-        };
-        if let Some(join) = known {
-            return Ok(join);
+                .remember(feed.id, build(client, feed).await?)),
         }
-        let join = Arc::new(build(client, feed).await?);
-        let mut joins = self
-            .inner
-            .joins
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        joins.insert(feed.id, join.clone());
-        Ok(join)
     }
 }
 
-async fn build(client: &impl GenericClient, feed: &Feed) -> Result<Join> {
+async fn build(client: &impl GenericClient, feed: &Feed) -> Result<PageJoin> {
     let page = include_str!("sql/page.sql");
     if feed.source == Some(Source::Events) {
-        return Ok(crate::event_feeds::join(feed, page));
+        return Ok(crate::event_feeds::join(page));
     }
     let Some(source) = StoredSource::load(client, feed.id).await? else {
         let sql =
             format!("select p.change_sequence_number, p.change_id from ({page}) p order by 1");
-        return Ok(Join {
+        return Ok(PageJoin {
             sql,
-            rows: Rows::None,
+            rows: PageRows::None,
         });
     };
     let table = source.table(client, feed).await?;
@@ -306,8 +249,8 @@ async fn build(client: &impl GenericClient, feed: &Feed) -> Result<Join> {
          from ({page}) p {join} order by 1",
         table.sql
     );
-    Ok(Join {
+    Ok(PageJoin {
         sql,
-        rows: Rows::Current,
+        rows: PageRows::Current,
     })
 }

@@ -178,18 +178,10 @@ fn check_room(tx: &Connection, feed: &Feed, rows: &Rows) -> Result<()> {
             .get(&shard)
             .is_some_and(|r| count > r.start - r.begin)
         {
-            return Err(no_room(feed, rows));
+            return Err(feed.no_room_for(&rows.table.name));
         }
     }
     Ok(())
-}
-
-fn no_room(feed: &Feed, rows: &Rows) -> Error {
-    Error::invalid(format!(
-        "the rows of {} do not fit below the start of feed '{}'",
-        rows.table.name, feed.name
-    ))
-    .advise("create the feed with a larger --start")
 }
 
 /// Gives the rows their numbers and moves the frontiers.
@@ -231,7 +223,7 @@ fn number(tx: &Connection, feed: &Feed, rows: &Rows, fresh: &[Found]) -> Result<
         };
         range.begin += 1;
         if range.begin > range.start {
-            return Err(no_room(feed, rows));
+            return Err(feed.no_room_for(&rows.table.name));
         }
         own_id += 1;
         let mut values: Vec<Value> = vec![

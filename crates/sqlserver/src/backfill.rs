@@ -22,14 +22,14 @@ impl SqlServerStore {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
-        source.require_shard(feed)?;
+        feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
         let table = source.table(&mut connection, feed).await?;
         begin(&mut connection, feed, &table).await?;
         let sql = statement(&source, &table)?;
         let limit = i32::try_from(batch).unwrap_or(i32::MAX);
         let row = connection.one(&sql, &[&feed.id.0, &limit]).await?;
         if row.get::<bool, _>(5) == Some(true) {
-            return Err(no_room(feed, &table));
+            return Err(feed.no_room_for(&table.name));
         }
         Ok(Backfill::new(
             row.get(1).unwrap_or_default(),
@@ -38,14 +38,6 @@ impl SqlServerStore {
             row.get::<bool, _>(4) == Some(true),
         ))
     }
-}
-
-fn no_room(feed: &Feed, table: &Table) -> Error {
-    Error::invalid(format!(
-        "the rows of {} do not fit below the start of feed '{}'",
-        table.name, feed.name
-    ))
-    .advise("create the feed with a larger --start")
 }
 
 /// Writes the state row of a backfill that has not begun.
@@ -74,7 +66,7 @@ async fn begin(connection: &mut Connection, feed: &Feed, table: &Table) -> Resul
         .get(0)
         .unwrap_or_default();
     if total > room {
-        return Err(no_room(feed, table));
+        return Err(feed.no_room_for(&table.name));
     }
     connection
         .execute(

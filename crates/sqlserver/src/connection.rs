@@ -40,9 +40,9 @@ pub struct Connection {
     client: Client<Compat<TcpStream>>,
     platform: Platform,
     used: Instant,
-    /// Whether the last call was answered to its end, and no transaction is open.
+    /// Whether the last call was answered to its end.
     whole: bool,
-    depth: usize,
+    in_transaction: bool,
 }
 
 impl Connection {
@@ -54,7 +54,7 @@ impl Connection {
             platform: Platform::SqlServer,
             used: Instant::now(),
             whole: true,
-            depth: 0,
+            in_transaction: false,
         };
         let rows = connection.call(SESSION).await?;
         if rows.first().and_then(|row| row.get::<i32, _>(0)) == Some(1) {
@@ -75,12 +75,7 @@ impl Connection {
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>, tiberius::error::Error> {
-        Ok(self
-            .results(sql, parameters)
-            .await?
-            .into_iter()
-            .rfind(|rows| !rows.is_empty())
-            .unwrap_or_default())
+        Ok(last(self.results(sql, parameters).await?))
     }
 
     /// All results of a statement.
@@ -136,9 +131,14 @@ impl Connection {
 
     /// All results of a batch without parameters.
     pub async fn simple(&mut self, sql: &str) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
+        let sql = self.platform.statement(sql).into_owned();
+        self.sent(sql).await
+    }
+
+    /// Sends a batch as it is.
+    async fn sent(&mut self, batch: String) -> Result<Vec<Vec<Row>>, tiberius::error::Error> {
         self.whole = false;
-        let sql = self.platform.statement(sql);
-        let answer = match Box::pin(self.client.simple_query(sql)).await {
+        let answer = match Box::pin(self.client.simple_query(batch)).await {
             Ok(stream) => Box::pin(QueryStream::into_results(stream)).await,
             Err(error) => Err(error),
         };
@@ -149,22 +149,13 @@ impl Connection {
     /// has any. As a batch, not with parameters: within `sp_executesql`, which carries those,
     /// Babelfish mistakes the names in checks of foreign keys.
     pub(crate) async fn call(&mut self, call: &str) -> Result<Vec<Row>> {
-        let results = self.simple(call).await.map_err(db)?;
-        Ok(results
-            .into_iter()
-            .rfind(|rows| !rows.is_empty())
-            .unwrap_or_default())
+        Ok(last(self.simple(call).await.map_err(db)?))
     }
 
     /// Runs a script, batch by batch.
     pub(crate) async fn script(&mut self, script: &str) -> Result<()> {
         for batch in batches(&self.platform.script(script)) {
-            self.whole = false;
-            let answer = match Box::pin(self.client.simple_query(batch)).await {
-                Ok(stream) => Box::pin(QueryStream::into_results(stream)).await,
-                Err(error) => Err(error),
-            };
-            self.answered(answer).map_err(db)?;
+            self.sent(batch).await.map_err(db)?;
         }
         Ok(())
     }
@@ -173,14 +164,14 @@ impl Connection {
     /// the connection goes back to no pool.
     pub async fn begin(&mut self) -> Result<()> {
         self.batch("begin transaction").await?;
-        self.depth += 1;
+        self.in_transaction = true;
         Ok(())
     }
 
     /// Commits.
     pub async fn commit(&mut self) -> Result<()> {
         self.batch("commit transaction").await?;
-        self.depth = 0;
+        self.in_transaction = false;
         Ok(())
     }
 
@@ -188,7 +179,7 @@ impl Connection {
     pub async fn rollback(&mut self) -> Result<()> {
         self.batch("if @@trancount > 0 rollback transaction")
             .await?;
-        self.depth = 0;
+        self.in_transaction = false;
         Ok(())
     }
 
@@ -207,6 +198,12 @@ impl Connection {
         self.used = Instant::now();
         answer
     }
+}
+
+/// The last result that has rows.
+fn last(results: Vec<Vec<Row>>) -> Vec<Row> {
+    let mut with_rows = results.into_iter().rev();
+    with_rows.find(|rows| !rows.is_empty()).unwrap_or_default()
 }
 
 impl std::fmt::Debug for Connection {
@@ -228,7 +225,7 @@ impl managed::Manager for Manager {
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<Error> {
-        if !connection.whole || connection.depth > 0 {
+        if !connection.whole || connection.in_transaction {
             return Err(RecycleError::message("cut off in the middle of a call"));
         }
         if connection.used.elapsed() > TRUSTED_FOR {
@@ -283,7 +280,7 @@ impl DerefMut for Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(lent) = self.0.take_if(|lent| !lent.whole || lent.depth > 0) {
+        if let Some(lent) = self.0.take_if(|lent| !lent.whole || lent.in_transaction) {
             drop(Object::take(lent));
         }
     }

@@ -42,7 +42,7 @@ mod watches;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use changefeed_core::{Result, WakeHub};
+use changefeed_core::{PageJoins, Result, WakeHub};
 pub use connect::Target;
 pub use connection::Connection;
 pub use consumers::advance_consumer;
@@ -63,7 +63,7 @@ struct Inner {
     platform: Platform,
     hub: WakeHub,
     prober: wake::Prober,
-    joins: source::Joins,
+    joins: PageJoins,
     walks: event_claim::Walks,
     schema_checked: AtomicBool,
 }
@@ -81,7 +81,7 @@ impl SqlServerStore {
                 platform,
                 hub: WakeHub::default(),
                 prober: wake::Prober::default(),
-                joins: source::Joins::default(),
+                joins: PageJoins::default(),
                 walks: event_claim::Walks::default(),
                 schema_checked: AtomicBool::new(false),
             }),

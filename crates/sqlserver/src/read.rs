@@ -1,14 +1,14 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, Result, ShardId,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, PageRows, Result,
+    ShardId,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
 
 use crate::SqlServerStore;
 use crate::error::{db, is_undefined};
-use crate::source::Rows;
 
 /// The ends of a shard, and the number before its first live one.
 struct Ends {
@@ -117,11 +117,11 @@ fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) {
     page.truncate(whole);
 }
 
-fn change(row: &Row, rows: Rows) -> Result<Change> {
+fn change(row: &Row, rows: PageRows) -> Result<Change> {
     let content = match rows {
-        Rows::None => Content::Unknown,
-        Rows::Current => content(row.get(2))?,
-        Rows::Events => event(row)?,
+        PageRows::None => Content::Unknown,
+        PageRows::Current => content(row.get(2))?,
+        PageRows::Events => event(row)?,
     };
     Ok(Change {
         cursor: Cursor::Number(row.get(0).unwrap_or_default()),

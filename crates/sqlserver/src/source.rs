@@ -1,9 +1,8 @@
 //! The table behind a feed, as the catalogue describes it now, and the SQL that joins its rows.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use changefeed_core::{Error, Feed, FeedId, Kind, Result, Source, TableName};
+use changefeed_core::{Error, Feed, FeedId, PageJoin, PageRows, Result, Source, TableName};
 
 use crate::connection::Connection;
 use crate::{SqlServerStore, event_feeds, json, quote};
@@ -18,9 +17,7 @@ pub(crate) struct Column {
     pub(crate) type_sql: String,
     /// Its number in the table, which stays when it is renamed.
     pub(crate) place: i32,
-    pub(crate) computed: bool,
     pub(crate) nullable: bool,
-    pub(crate) collation: Option<String>,
 }
 
 impl Column {
@@ -31,9 +28,7 @@ impl Column {
             base_type: base_type.to_owned(),
             type_sql: base_type.to_owned(),
             place: 1,
-            computed: false,
             nullable: false,
-            collation: None,
         }
     }
 
@@ -108,11 +103,9 @@ impl Table {
                 type_sql: type_sql(&base_type, length, precision, scale),
                 base_type,
                 place: row.get(8).unwrap_or_default(),
-                computed: row.get::<bool, _>(9) == Some(true),
-                nullable: row.get::<bool, _>(10) == Some(true),
-                collation: row.get::<&str, _>(12).map(str::to_owned),
+                nullable: row.get::<bool, _>(9) == Some(true),
             };
-            if let Some(place) = row.get::<i32, _>(11) {
+            if let Some(place) = row.get::<i32, _>(10) {
                 key.push((place, column.clone()));
             }
             columns.push(column);
@@ -254,95 +247,43 @@ impl StoredSource {
         }))
     }
 
-    /// Refuses to guess the shard of rows that the application has not published itself.
-    pub(crate) fn require_shard(&self, feed: &Feed) -> Result<()> {
-        if self.shards > 1 && self.shard_by.is_none() {
-            return Err(Error::invalid(format!(
-                "feed '{}' has {} shards and no column that decides the shard of a row",
-                feed.name, self.shards
-            ))
-            .advise("create the feed with --shard-by COLUMN, or insert the old data by hand"));
-        }
-        Ok(())
-    }
-
     /// The table, or an error that says that it was dropped.
     pub(crate) async fn table(&self, connection: &mut Connection, feed: &Feed) -> Result<Table> {
         Table::load(connection, self.table_id)
             .await?
-            .ok_or_else(|| {
-                Error::new(
-                    Kind::NotFound,
-                    format!("the table behind feed '{}' was dropped", feed.name),
-                )
-                .advise("`changefeed feed drop` removes the feed")
-            })
-    }
-}
-
-/// How the page of a feed is joined with its rows; remembered until it stops working.
-#[derive(Default)]
-pub(crate) struct Joins(Mutex<HashMap<FeedId, Arc<Join>>>);
-
-/// The SQL of a page.
-pub(crate) struct Join {
-    pub(crate) sql: String,
-    pub(crate) rows: Rows,
-}
-
-/// What a page has beside numbers.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Rows {
-    /// Nothing.
-    None,
-    /// The row as it is now.
-    Current,
-    /// Operation, old and new row of an event.
-    Events,
-}
-
-impl Joins {
-    pub(crate) fn forget(&self, feed: FeedId) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&feed);
-    }
-
-    fn known(&self, feed: FeedId) -> Option<Arc<Join>> {
-        let joins = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        joins.get(&feed).cloned()
+            .ok_or_else(|| feed.table_dropped())
     }
 }
 
 impl SqlServerStore {
     /// The SQL that reads a page of this feed.
-    pub(crate) async fn join(&self, connection: &mut Connection, feed: &Feed) -> Result<Arc<Join>> {
-        if let Some(join) = self.inner.joins.known(feed.id) {
-            return Ok(join);
+    pub(crate) async fn join(
+        &self,
+        connection: &mut Connection,
+        feed: &Feed,
+    ) -> Result<Arc<PageJoin>> {
+        match self.inner.joins.known(feed.id) {
+            Some(join) => Ok(join),
+            None => Ok(self
+                .inner
+                .joins
+                .remember(feed.id, build(connection, feed).await?)),
         }
-        let join = Arc::new(build(connection, feed).await?);
-        let joins = &self.inner.joins.0;
-        joins
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(feed.id, join.clone());
-        Ok(join)
     }
 }
 
-async fn build(connection: &mut Connection, feed: &Feed) -> Result<Join> {
+async fn build(connection: &mut Connection, feed: &Feed) -> Result<PageJoin> {
     if feed.source == Some(Source::Events) {
         let (row, join) = event_feeds::page();
-        return Ok(Join {
+        return Ok(PageJoin {
             sql: page(&row, join),
-            rows: Rows::Events,
+            rows: PageRows::Events,
         });
     }
     let Some(source) = StoredSource::load(connection, feed.id).await? else {
-        return Ok(Join {
+        return Ok(PageJoin {
             sql: page("", ""),
-            rows: Rows::None,
+            rows: PageRows::None,
         });
     };
     let table = source.table(connection, feed).await?;
@@ -350,9 +291,9 @@ async fn build(connection: &mut Connection, feed: &Feed) -> Result<Join> {
         Some(column) if !source.captured => joined(&table, column),
         _ => captured(&table),
     };
-    Ok(Join {
+    Ok(PageJoin {
         sql: rows,
-        rows: Rows::Current,
+        rows: PageRows::Current,
     })
 }
 

@@ -1,12 +1,10 @@
 -- Schema, table and kind, and for each column its name, the system type beneath, length in bytes,
--- precision, scale, number, whether it is computed or nullable, place in the primary key, and
--- collation.
+-- precision, scale, number, whether it is nullable, and place in the primary key.
 select convert(nvarchar(128), schema_name(o.schema_id)), convert(nvarchar(128), o.name),
        convert(varchar(2), o.type), convert(nvarchar(128), c.name),
        convert(nvarchar(128), coalesce(b.name, u.name)),
        convert(int, c.max_length), convert(int, c.precision), convert(int, c.scale),
-       convert(int, c.column_id), convert(bit, c.is_computed), convert(bit, c.is_nullable),
-       convert(int, k.key_ordinal), convert(nvarchar(128), c.collation_name)
+       convert(int, c.column_id), convert(bit, c.is_nullable), convert(int, k.key_ordinal)
 from sys.objects o
 join sys.columns c on c.object_id = o.object_id
 left join sys.types u on u.user_type_id = c.user_type_id
