@@ -28,13 +28,7 @@ pub(crate) async fn feeds(
     let scratch = Scratch::prepare(path).await?;
     let measured = measures(&scratch, scale, findings).await;
     findings.doing("removing what the measures have written");
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
+    finish(scratch, measured).await
 }
 
 /// Measures ULID transactions and returns the engine's name and version.
@@ -45,13 +39,7 @@ pub(crate) async fn ulids(
 ) -> Result<String> {
     let scratch = Scratch::prepare(path).await?;
     let measured = ulids::measure(&scratch, scale, findings).await;
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
+    finish(scratch, measured).await
 }
 
 /// Measures event triggers and returns the engine's name and version.
@@ -63,13 +51,7 @@ pub(crate) async fn events(
     let scratch = Scratch::prepare(path).await?;
     let measured = events::measure(&scratch, scale, findings).await;
     findings.doing("removing what the measures have written");
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
+    finish(scratch, measured).await
 }
 
 /// Measures watches and returns the engine's name and version.
@@ -80,13 +62,7 @@ pub(crate) async fn watches(
 ) -> Result<String> {
     let scratch = Scratch::prepare(path).await?;
     let measured = watches::measure(&scratch, scale, findings).await;
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
+    finish(scratch, measured).await
 }
 
 /// Measures what HTTP adds and returns the engine's name and version.
@@ -100,13 +76,7 @@ pub(crate) async fn http(
     let url = format!("sqlite:{path}");
     let measured = served(&scratch, program, &url, scale, findings).await;
     findings.doing("removing what the measures have written");
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
+    finish(scratch, measured).await
 }
 
 async fn served(
@@ -193,4 +163,15 @@ impl Publish for Trickle {
         self.connection = Some(connection);
         Ok(())
     }
+}
+
+/// Removes what was written, whether the measures worked or not, and names the engine.
+async fn finish(scratch: Scratch, measured: Result<()>) -> Result<String> {
+    let removed = scratch.remove().await;
+    measured?;
+    removed?;
+    Ok(format!(
+        "SQLite {}",
+        changefeed::sqlite::rusqlite::version()
+    ))
 }

@@ -355,7 +355,8 @@ pub async fn wait_for(store: &dyn Store, feed: &Feed, shard: i16, count: usize) 
     .await
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition holds. Not by `eventually`, whose questions may move to another thread: those
+/// of an async closure may borrow.
 pub async fn eventually_true(what: &str, mut ask: impl AsyncFnMut() -> bool) {
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     while !ask().await {

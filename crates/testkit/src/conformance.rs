@@ -29,6 +29,28 @@ pub mod watch_promises;
 pub mod watch_tables;
 pub mod watches;
 
+/// Cases of a test program's own, by module, each on every database that needs no server of ours.
+#[macro_export]
+macro_rules! on_every_store {
+    ($($theme:ident { $($case:ident)* })*) => {
+        $crate::on_every_store! { @ postgres (PostgresBackend) $($theme { $($case)* })* }
+        $crate::on_every_store! { @ sqlite (SqliteBackend) $($theme { $($case)* })* }
+    };
+    (@ $store:ident ($backend:ident) $($theme:ident { $($case:ident)* })*) => {
+        mod $store {
+            $($(
+                #[test]
+                fn $case() {
+                    $crate::run(async {
+                        let backend = $crate::backend::$backend::fresh().await;
+                        super::$theme::$case(std::sync::Arc::new(backend)).await;
+                    });
+                }
+            )*)*
+        }
+    };
+}
+
 /// One `#[test]` per case of the suite, each on a fresh backend.
 ///
 /// ```

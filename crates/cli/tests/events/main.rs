@@ -15,41 +15,7 @@ mod fleet;
 mod frozen;
 mod histories;
 
-use std::sync::Arc;
-
-use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend};
-use changefeed_testkit::run;
-
-macro_rules! on_every_store {
-    ($($theme:ident { $($case:ident)* })*) => {
-        mod postgres {
-            $($(
-                #[test]
-                fn $case() {
-                    super::run(async {
-                        let backend: super::Arc<dyn super::Backend> =
-                            super::Arc::new(super::PostgresBackend::fresh().await);
-                        crate::$theme::$case(backend).await;
-                    });
-                }
-            )*)*
-        }
-        mod sqlite {
-            $($(
-                #[test]
-                fn $case() {
-                    super::run(async {
-                        let backend: super::Arc<dyn super::Backend> =
-                            super::Arc::new(super::SqliteBackend::fresh().await);
-                        crate::$theme::$case(backend).await;
-                    });
-                }
-            )*)*
-        }
-    };
-}
-
-on_every_store! {
+changefeed_testkit::on_every_store! {
     crashes {
         promise_11_a_crash_at_any_named_place_loses_nothing
         promise_11_kill_minus_9_in_the_middle_of_requests_loses_nothing
@@ -67,5 +33,5 @@ on_every_store! {
 
 #[test]
 fn promise_11_a_server_that_crashes_under_load_loses_nothing() {
-    run(histories::a_server_that_crashes_under_load_loses_nothing());
+    changefeed_testkit::run(histories::a_server_that_crashes_under_load_loses_nothing());
 }

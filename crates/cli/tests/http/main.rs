@@ -20,41 +20,7 @@ mod reading;
 mod serving;
 mod streams;
 
-use std::sync::Arc;
-
-use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend};
-use changefeed_testkit::run;
-
-macro_rules! on_every_store {
-    ($($theme:ident { $($case:ident)* })*) => {
-        mod postgres {
-            $($(
-                #[test]
-                fn $case() {
-                    super::run(async {
-                        let backend: super::Arc<dyn super::Backend> =
-                            super::Arc::new(super::PostgresBackend::fresh().await);
-                        crate::$theme::$case(backend).await;
-                    });
-                }
-            )*)*
-        }
-        mod sqlite {
-            $($(
-                #[test]
-                fn $case() {
-                    super::run(async {
-                        let backend: super::Arc<dyn super::Backend> =
-                            super::Arc::new(super::SqliteBackend::fresh().await);
-                        crate::$theme::$case(backend).await;
-                    });
-                }
-            )*)*
-        }
-    };
-}
-
-on_every_store! {
+changefeed_testkit::on_every_store! {
     reading {
         pages_follow_each_other_and_rows_are_as_the_database_wrote_them
         a_long_poll_is_answered_as_soon_as_there_is_something

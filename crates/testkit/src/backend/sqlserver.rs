@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use changefeed_core::{Store, Ulid, UlidOptions};
 use changefeed_sqlserver::tiberius::{self, Client, ColumnData};
-use changefeed_sqlserver::{SqlServerStore, Target};
+use changefeed_sqlserver::{Connection, Platform, SqlServerStore, Target};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, OnceCell};
 use tokio_util::compat::Compat;
@@ -27,14 +27,19 @@ pub struct SqlServerBackend {
     /// each. It is closed before the database is dropped.
     writer: OnceCell<SqlServerStore>,
     database: SqlServerDatabase,
+    platform: Platform,
 }
 
 impl SqlServerBackend {
     /// On the server of this test run.
     pub async fn fresh() -> Self {
+        let database = SqlServerDatabase::fresh().await;
+        let target = Target::parse(database.url()).unwrap();
+        let platform = Connection::open(&target).await.unwrap().platform();
         SqlServerBackend {
-            database: SqlServerDatabase::fresh().await,
             writer: OnceCell::new(),
+            database,
+            platform,
         }
     }
 }
@@ -53,7 +58,7 @@ impl Backend for SqlServerBackend {
             draws_are_final: true,
             ulid_type: "binary(16)",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
-            keeps_case: false,
+            keeps_case: self.platform == Platform::SqlServer,
             two_phase: false,
             say: "exec sp_set_session_context 'changefeed.session_variables', '{variables}'; \
                   exec sp_set_session_context 'changefeed.trace_context', '{trace}'",

@@ -14,29 +14,7 @@ mod order;
 mod pace;
 mod stage;
 
-/// Each case on each database.
-macro_rules! on_every_store {
-    ($($theme:ident { $($case:ident)* })*) => {
-        on_every_store! { @ postgres (PostgresBackend) $($theme { $($case)* })* }
-        on_every_store! { @ sqlite (SqliteBackend) $($theme { $($case)* })* }
-    };
-    (@ $store:ident ($backend:ident) $($theme:ident { $($case:ident)* })*) => {
-        mod $store {
-            use changefeed_testkit::backend::$backend;
-            $($(
-                #[test]
-                fn $case() {
-                    changefeed_testkit::run(async {
-                        let backend = std::sync::Arc::new($backend::fresh().await);
-                        crate::$theme::$case(backend).await;
-                    });
-                }
-            )*)*
-        }
-    };
-}
-
-on_every_store! {
+changefeed_testkit::on_every_store! {
     failures {
         promise_8_every_kind_of_failure_is_tried_again_until_it_works
         promise_8_what_uses_up_its_retries_is_kept_as_a_dead_letter

@@ -2,10 +2,33 @@
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
 use changefeed_core::{Kind, TableName, WatchSpec};
-use changefeed_testkit::watching::{quick, spec, take_all};
+use changefeed_postgres::PostgresStore;
+use changefeed_testkit::backend::Session;
+use changefeed_testkit::watching::{Scene, quick, spec, take_all};
 use serde_json::json;
 
 use crate::scene;
+
+/// A role with every right on our schema that a worker needs.
+async fn worker(app: &dyn Session) -> String {
+    let role = format!("worker_{}", fastrand::u32(..));
+    app.run(&format!(
+        "create role {role} login; grant usage on schema changefeed to {role}; \
+         grant select, insert, update, delete on all tables in schema changefeed to {role}; \
+         grant usage on all sequences in schema changefeed to {role}; \
+         grant execute on all functions in schema changefeed to {role}"
+    ))
+    .await;
+    role
+}
+
+async fn connect_as(scene: &Scene, role: &str) -> PostgresStore {
+    let url = scene.backend.url();
+    let (_, host) = url.split_once('@').unwrap();
+    PostgresStore::connect(&format!("postgres://{role}@{host}"))
+        .await
+        .unwrap()
+}
 
 /// With rights of its own only, and with traps in its search path.
 #[test]
@@ -50,21 +73,9 @@ fn writers_need_no_rights_and_get_none() {
 fn a_missing_right_is_named() {
     scene(async |scene| {
         let app = &scene.app;
-        let role = format!("worker_{}", fastrand::u32(..));
-        app.run(&format!(
-            "create role {role} login; grant usage on schema changefeed to {role}; \
-             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
-             grant usage on all sequences in schema changefeed to {role}; \
-             grant execute on all functions in schema changefeed to {role}; \
-             create table other (id integer primary key)"
-        ))
-        .await;
-        let url = scene.backend.url();
-        let (_, host) = url.split_once('@').unwrap();
-        let store =
-            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
-                .await
-                .unwrap();
+        let role = worker(&**app).await;
+        app.run("create table other (id integer primary key)").await;
+        let store = connect_as(&scene, &role).await;
         let refused = async || {
             use changefeed_core::WatchStore;
             let error = store.open_watch(&spec("x", "other")).await.unwrap_err();
@@ -130,12 +141,7 @@ fn a_watch_of_somebody_without_rights_does_not_break_the_application() {
              grant select, trigger on more to {role}"
         ))
         .await;
-        let url = scene.backend.url();
-        let (_, host) = url.split_once('@').unwrap();
-        let store =
-            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
-                .await
-                .unwrap();
+        let store = connect_as(&scene, &role).await;
         app.run(&format!(
             "grant select, insert, update, delete on all tables in schema changefeed to {role}"
         ))
@@ -347,21 +353,9 @@ fn functions_in_the_search_path_are_not_called() {
 fn a_function_of_somebody_else_does_not_stop_a_worker() {
     scene(async |scene| {
         let app = &scene.app;
-        let role = format!("worker_{}", fastrand::u32(..));
-        app.run(&format!(
-            "create role {role} login; grant usage on schema changefeed to {role}; \
-             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
-             grant usage on all sequences in schema changefeed to {role}; \
-             grant execute on all functions in schema changefeed to {role}; \
-             grant select on orders to {role}"
-        ))
-        .await;
-        let url = scene.backend.url();
-        let (_, host) = url.split_once('@').unwrap();
-        let store =
-            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
-                .await
-                .unwrap();
+        let role = worker(&**app).await;
+        app.run(&format!("grant select on orders to {role}")).await;
+        let store = connect_as(&scene, &role).await;
         scene
             .store
             .open_watch(&spec("second", "orders"))
@@ -380,21 +374,9 @@ fn a_function_of_somebody_else_does_not_stop_a_worker() {
 fn rows_that_become_hidden_are_not_handed_over_as_deleted() {
     scene(async |scene| {
         let app = &scene.app;
-        let role = format!("worker_{}", fastrand::u32(..));
-        app.run(&format!(
-            "create role {role} login; grant usage on schema changefeed to {role}; \
-             grant select, insert, update, delete on all tables in schema changefeed to {role}; \
-             grant usage on all sequences in schema changefeed to {role}; \
-             grant execute on all functions in schema changefeed to {role}; \
-             grant select on orders to {role}"
-        ))
-        .await;
-        let url = scene.backend.url();
-        let (_, host) = url.split_once('@').unwrap();
-        let store =
-            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
-                .await
-                .unwrap();
+        let role = worker(&**app).await;
+        app.run(&format!("grant select on orders to {role}")).await;
+        let store = connect_as(&scene, &role).await;
         let worker: &dyn changefeed_core::Store = &store;
         assert!(take_all(worker, &scene.watch, &quick()).await.is_empty());
         app.run("alter table orders enable row level security; insert into orders values (1, 'a')")
@@ -432,12 +414,7 @@ fn the_grants_of_the_guide_are_enough() {
         let grants = grants.unwrap().split("```").next().unwrap();
         app.run(&format!("create role {role} login")).await;
         app.run(&grants.replace("app_worker", &role)).await;
-        let url = scene.backend.url();
-        let (_, host) = url.split_once('@').unwrap();
-        let store =
-            changefeed_postgres::PostgresStore::connect(&format!("postgres://{role}@{host}"))
-                .await
-                .unwrap();
+        let store = connect_as(&scene, &role).await;
         let worker: &dyn changefeed_core::Store = &store;
         let watch = worker.open_watch(&spec("f", "orders")).await.unwrap();
         app.run("insert into orders values (1, 'a'); truncate orders; insert into orders values (2, 'b')")
