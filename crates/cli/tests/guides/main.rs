@@ -1,0 +1,140 @@
+//! Every guide in `docs/guides/`, typed into a shell as a reader would, with what it shows compared.
+//!
+//! What the fences of a guide mean:
+//!
+//! - `console`: lines that begin with `$ ` are typed, the lines below are what must be seen. `…` stands
+//!   for anything, on a line of its own for any number of lines. Nothing below: anything may be seen. A
+//!   command that shows `error:` must fail, all others must not.
+//! - `console terminal=2`: the same in another terminal, where a command may go on running.
+//! - `console eventually`: typed again until it shows what it should; for what happens by itself.
+//! - `python receiver.py`, or any other language and a name: a file that the reader saves.
+//!
+//! Other fences are only shown. Addresses are the reader's: `postgres://app:secret@localhost/shop` is a
+//! fresh database, and every port of localhost a free one.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and its name says what it is about"
+)]
+
+mod guide;
+mod terminal;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use changefeed_testkit::backend::{Backend, PostgresBackend};
+
+use guide::{Guide, Step, agrees};
+use terminal::Terminal;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn outbox() {
+    follow("outbox.md");
+}
+
+#[test]
+fn webhook() {
+    follow("webhook.md");
+}
+
+#[test]
+fn exactly_once() {
+    follow("exactly-once.md");
+}
+
+#[test]
+fn scaling_out() {
+    follow("scaling-out.md");
+}
+
+#[test]
+fn moving() {
+    follow("moving.md");
+}
+
+#[test]
+fn without_our_program() {
+    follow("without-our-program.md");
+}
+
+#[test]
+fn every_guide_is_followed() {
+    let here = include_str!("main.rs");
+    for file in std::fs::read_dir(guides()).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(
+            here.contains(&format!("follow(\"{name}\")")),
+            "nobody follows {name}"
+        );
+    }
+}
+
+fn guides() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides")
+}
+
+fn follow(name: &str) {
+    let text = std::fs::read_to_string(guides().join(name)).unwrap();
+    changefeed_testkit::run(async {
+        let backend = PostgresBackend::fresh().await;
+        let url = backend.url();
+        let text = guide::at_home(&text, &url);
+        // A guide is typed: that blocks, and the database is only needed to be there.
+        tokio::task::spawn_blocking(move || type_all(&Guide::parse(&text)))
+            .await
+            .unwrap();
+    });
+}
+
+fn type_all(guide: &Guide) {
+    let desk = tempfile::tempdir().unwrap();
+    let mut terminals = BTreeMap::new();
+    for step in &guide.steps {
+        match step {
+            Step::Save { name, text } => {
+                std::fs::write(desk.path().join(name), text).unwrap();
+            }
+            Step::Type {
+                terminal,
+                eventually,
+                commands,
+            } => {
+                let shell = terminals
+                    .entry(*terminal)
+                    .or_insert_with(|| Terminal::open(desk.path()));
+                let deadline = Instant::now() + PATIENCE;
+                loop {
+                    let outcome = commands.iter().try_for_each(|command| {
+                        let runs_on = *terminal > 1 && !command.shows.is_empty();
+                        let seen =
+                            shell.run(&command.typed, command.fails(), deadline, |seen| {
+                                runs_on && agrees(&command.shows, seen)
+                            })?;
+                        if command.shows.is_empty() || agrees(&command.shows, &seen) {
+                            Ok(())
+                        } else {
+                            Err(format!(
+                                "$ {}\nshows\n{seen}\nand not\n{}",
+                                command.typed,
+                                command.shows.join("\n")
+                            ))
+                        }
+                    });
+                    match outcome {
+                        Ok(()) => break,
+                        Err(_) if *eventually && Instant::now() < deadline => {
+                            std::thread::sleep(Duration::from_millis(100));
+                        }
+                        Err(difference) => panic!("{difference}"),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A shell that a guide is typed into.
+
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What the shell says when a command has ended; no command says it.
+const ENDED: &str = "\u{1}ended ";
+
+pub(crate) struct Terminal {
+    shell: Child,
+    keyboard: ChildStdin,
+    screen: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    pub(crate) fn open(directory: &Path) -> Terminal {
+        let program = Path::new(env!("CARGO_BIN_EXE_changefeed"));
+        let mut path = vec![program.parent().unwrap().to_owned()];
+        if let Some(python) = std::env::var_os("CHANGEFEED_TEST_PYTHON") {
+            path.push(Path::new(&python).parent().unwrap().to_owned());
+        }
+        if let Some(postgres) = std::env::var_os("CHANGEFEED_TEST_POSTGRES_BIN") {
+            path.push(postgres.into());
+        }
+        path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        let mut shell = Command::new("bash")
+            .args(["--noprofile", "--norc"])
+            .current_dir(directory)
+            .env("PATH", std::env::join_paths(path).unwrap())
+            .env("EXAMPLES", examples)
+            .env_remove("CHANGEFEED_DB")
+            .env("PYTHONUNBUFFERED", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .expect("bash is there");
+        let mut keyboard = shell.stdin.take().unwrap();
+        let mut output = shell.stdout.take().unwrap();
+        let screen = Arc::new(Mutex::new(Vec::new()));
+        let shown = Arc::clone(&screen);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = output.read(&mut buffer) {
+                shown.lock().unwrap().extend_from_slice(&buffer[..count]);
+            }
+        });
+        keyboard.write_all(b"exec 2>&1\n").unwrap();
+        Terminal {
+            shell,
+            keyboard,
+            screen,
+        }
+    }
+
+    /// Types a command and returns what is seen when it has ended, or when it is `enough`.
+    pub(crate) fn run(
+        &mut self,
+        command: &str,
+        fails: bool,
+        deadline: Instant,
+        enough: impl Fn(&str) -> bool,
+    ) -> Result<String, String> {
+        self.screen.lock().unwrap().clear();
+        // The command reads nothing from here: what is typed next is not for it.
+        writeln!(
+            self.keyboard,
+            "{{ {command}\n}} </dev/null; printf '{ENDED}%s\\n' $?"
+        )
+        .unwrap();
+        loop {
+            let seen = String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned();
+            if let Some((seen, status)) = seen.split_once(ENDED)
+                && status.ends_with('\n')
+            {
+                return match status.trim() {
+                    code if (code == "0") != fails => Ok(seen.to_owned()),
+                    code => Err(format!("$ {command}\nends with {code}:\n{seen}")),
+                };
+            }
+            if enough(&seen) {
+                return Ok(seen);
+            }
+            if Instant::now() > deadline {
+                return Err(format!("$ {command}\ndoes not end; so far:\n{seen}"));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        // With everything that was started in it.
+        let group = rustix::process::Pid::from_child(&self.shell);
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = self.shell.wait();
+    }
+}
