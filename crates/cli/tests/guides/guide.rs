@@ -22,6 +22,8 @@ pub(crate) struct Command {
     pub(crate) typed: String,
     /// What is to be seen, line by line.
     pub(crate) shows: Vec<String>,
+    /// Whether the reader ends it then.
+    pub(crate) interrupted: bool,
 }
 
 impl Command {
@@ -71,6 +73,7 @@ fn commands(body: &[&str]) -> Vec<Command> {
             commands.push(Command {
                 typed: typed.to_owned(),
                 shows: Vec::new(),
+                interrupted: false,
             });
             unfinished = typed.ends_with('\\');
             continue;
@@ -80,6 +83,8 @@ fn commands(body: &[&str]) -> Vec<Command> {
             command.typed.push('\n');
             command.typed.push_str(line);
             unfinished = line.ends_with('\\');
+        } else if *line == "^C" {
+            command.interrupted = true;
         } else {
             command.shows.push((*line).to_owned());
         }

@@ -1,11 +1,12 @@
-//! Every guide in `docs/guides/`, typed into a shell as a reader would, with what it shows compared.
+//! Every guide in `docs/guides/`, and what is said about the examples, typed into a shell as a reader would, with what it shows compared.
 //!
 //! What the fences of a guide mean:
 //!
 //! - `console`: lines that begin with `$ ` are typed, the lines below are what must be seen. `…` stands
 //!   for anything, on a line of its own for any number of lines. Nothing below: anything may be seen. A
 //!   command that shows `error:` must fail, all others must not.
-//! - `console terminal=2`: the same in another terminal, where a command may go on running.
+//! - `console terminal=2`: the same in another terminal, where a command may go on running, until `^C` if
+//!   that is what comes last.
 //! - `console eventually`: typed again until it shows what it should; for what happens by itself.
 //! - `python receiver.py`, or any other language and a name: a file that the reader saves.
 //!
@@ -64,6 +65,11 @@ fn without_our_program() {
 }
 
 #[test]
+fn examples() {
+    follow("../../examples/README.md");
+}
+
+#[test]
 fn every_guide_is_followed() {
     let here = include_str!("main.rs");
     for file in std::fs::read_dir(guides()).unwrap() {
@@ -94,6 +100,8 @@ fn follow(name: &str) {
 
 fn type_all(guide: &Guide) {
     let desk = tempfile::tempdir().unwrap();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    std::os::unix::fs::symlink(examples, desk.path().join("examples")).unwrap();
     let mut terminals = BTreeMap::new();
     for step in &guide.steps {
         match step {
@@ -116,6 +124,9 @@ fn type_all(guide: &Guide) {
                             shell.run(&command.typed, command.fails(), deadline, |seen| {
                                 runs_on && agrees(&command.shows, seen)
                             })?;
+                        if command.interrupted {
+                            shell.interrupt(deadline)?;
+                        }
                         if command.shows.is_empty() || agrees(&command.shows, &seen) {
                             Ok(())
                         } else {

@@ -7,6 +7,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 /// What the shell says when a command has ended; no command says it.
 const ENDED: &str = "\u{1}ended ";
 
@@ -27,12 +31,10 @@ impl Terminal {
             path.push(postgres.into());
         }
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let mut shell = Command::new("bash")
             .args(["--noprofile", "--norc"])
             .current_dir(directory)
             .env("PATH", std::env::join_paths(path).unwrap())
-            .env("EXAMPLES", examples)
             .env_remove("CHANGEFEED_DB")
             .env("PYTHONUNBUFFERED", "1")
             .stdin(Stdio::piped())
@@ -75,11 +77,9 @@ impl Terminal {
         )
         .unwrap();
         loop {
-            let seen = String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned();
-            if let Some((seen, status)) = seen.split_once(ENDED)
-                && status.ends_with('\n')
-            {
-                return match status.trim() {
+            let seen = self.seen();
+            if let Some((seen, status)) = ended(&seen) {
+                return match status {
                     code if (code == "0") != fails => Ok(seen.to_owned()),
                     code => Err(format!("$ {command}\nends with {code}:\n{seen}")),
                 };
@@ -90,16 +90,43 @@ impl Terminal {
             if Instant::now() > deadline {
                 return Err(format!("$ {command}\ndoes not end; so far:\n{seen}"));
             }
-            std::thread::sleep(Duration::from_millis(20));
+            std::thread::sleep(LOOK_AGAIN);
         }
     }
+
+    /// Types Ctrl-C, and waits until the command has ended.
+    pub(crate) fn interrupt(&self, deadline: Instant) -> Result<(), String> {
+        let shell = self.shell.id();
+        let children = format!("/proc/{shell}/task/{shell}/children");
+        for child in std::fs::read_to_string(children).unwrap().split(' ') {
+            if let Some(child) = child.parse().ok().and_then(Pid::from_raw) {
+                rustix::process::kill_process(child, Signal::INT).unwrap();
+            }
+        }
+        while ended(&self.seen()).is_none() {
+            if Instant::now() > deadline {
+                return Err("Ctrl-C does not end it".to_owned());
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Ok(())
+    }
+
+    fn seen(&self) -> String {
+        String::from_utf8_lossy(&self.screen.lock().unwrap()).into_owned()
+    }
+}
+
+/// What a command that has ended has shown, and its status.
+fn ended(seen: &str) -> Option<(&str, &str)> {
+    let (seen, status) = seen.split_once(ENDED)?;
+    Some((seen, status.strip_suffix('\n')?))
 }
 
 impl Drop for Terminal {
     fn drop(&mut self) {
         // With everything that was started in it.
-        let group = rustix::process::Pid::from_child(&self.shell);
-        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+        let _ = rustix::process::kill_process_group(Pid::from_child(&self.shell), Signal::KILL);
         let _ = self.shell.wait();
     }
 }
