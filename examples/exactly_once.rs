@@ -1,6 +1,6 @@
 //! A consumer whose effects happen exactly once: balances and cursor change in one transaction.
 //!
-//! `cargo run --example exactly_once -- shop.db`
+//! `cargo run -p changefeed --example exactly_once -- shop.db`
 //!
 //! Kill it wherever you like and start it again: the balances are right.
 #![allow(clippy::print_stdout, reason = "it is for people to look at")]

@@ -1,6 +1,6 @@
 //! Every change with its old and new row, to a function of this program instead of a webhook.
 //!
-//! `cargo run --example handle_events -- shop.db`
+//! `cargo run -p changefeed --example handle_events -- shop.db`
 #![allow(clippy::print_stdout, reason = "it is for people to look at")]
 
 use std::error::Error;

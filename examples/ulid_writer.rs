@@ -1,6 +1,6 @@
 //! Writers that keep the order of a shard, so that the rows themselves are the feed.
 //!
-//! `cargo run --example ulid_writer -- shop.db`
+//! `cargo run -p changefeed --example ulid_writer -- shop.db`
 #![allow(clippy::print_stdout, reason = "it is for people to look at")]
 
 use std::error::Error;

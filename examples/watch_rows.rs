@@ -1,6 +1,6 @@
 //! Changed rows of a table, as values of a type, in leased batches.
 //!
-//! `cargo run --example watch_rows -- shop.db`
+//! `cargo run -p changefeed --example watch_rows -- shop.db`
 //!
 //! Start it twice at the same time: the instances share the work.
 #![allow(clippy::print_stdout, reason = "it is for people to look at")]

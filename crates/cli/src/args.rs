@@ -24,8 +24,8 @@ pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArg
 #[derive(Debug, Parser)]
 #[command(name = "changefeed", version, max_term_width = 100)]
 pub(crate) struct Args {
-    /// The database: sqlite:PATH or postgres://user:password@host/database
-    /// [default: sqlite:changefeed.db]
+    /// The database: sqlite:PATH, postgres://user:password@host/database or
+    /// sqlserver://user:password@host/database [default: sqlite:changefeed.db]
     #[arg(
         long,
         global = true,
@@ -98,6 +98,12 @@ pub(crate) enum Command {
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// Print the manual page, or write the pages of all commands
+    Man {
+        /// The directory that gets a page for each command
+        #[arg(long, value_name = "DIR")]
+        directory: Option<std::path::PathBuf>,
     },
 }
 

@@ -7,6 +7,7 @@ pub(crate) mod deliver;
 pub(crate) mod doctor;
 pub(crate) mod event;
 pub(crate) mod feed;
+pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod serve;
 pub(crate) mod status;

@@ -44,6 +44,7 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
         Command::Status => commands::status::run(&database, out).await,
         Command::Bench(bench) => commands::bench::run(&database, bench, out).await,
         Command::Completions { shell } => commands::completions::run(shell, out),
+        Command::Man { directory } => commands::man::run(directory.as_deref(), out),
     }
 }
 
