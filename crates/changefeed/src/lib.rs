@@ -26,7 +26,7 @@ pub use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions, witho
 pub use changefeed_engine::sinks::{Exec, PostBatches};
 pub use changefeed_engine::{
     CancellationToken, Closure, DispatchOptions, DispatchTotals, Dispatcher, SweepTotals, Sweeper,
-    WatchFunction, WatchTotals, Watcher,
+    TRACES, WatchFunction, WatchTotals, Watcher,
 };
 /// The PostgreSQL store: `tokio_postgres` and what works inside the application's own transaction.
 pub use changefeed_postgres as postgres;

@@ -3,10 +3,10 @@
 mod args;
 mod commands;
 mod demo;
+mod logging;
 mod output;
 mod signals;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use args::{Args, Command};
@@ -17,7 +17,7 @@ use output::Out;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    init_logging(&args.command);
+    let _traces = logging::init(&args.command);
     let mut out = Out::new(args.json);
     match run(args, &mut out).await {
         Ok(()) => ExitCode::SUCCESS,
@@ -46,26 +46,6 @@ async fn run(args: Args, out: &mut Out) -> Result<()> {
         Command::Completions { shell } => commands::completions::run(shell, out),
         Command::Man { directory } => commands::man::run(directory.as_deref(), out),
     }
-}
-
-/// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what.
-fn init_logging(command: &Command) {
-    let ours = match command {
-        // Its sweepers come and go by the dozen.
-        Command::Bench(_) => "warn",
-        _ => "info",
-    };
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| {
-        tracing_subscriber::EnvFilter::new(format!(
-            "warn,changefeed={ours},deadpool_postgres=off,tiberius=off"
-        ))
-    });
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
 }
 
 /// Opens the database of a command that needs one to be there already.

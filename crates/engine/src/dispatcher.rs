@@ -26,9 +26,11 @@ use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 use crate::describe;
 use crate::sinks::Sent;
+use crate::traces;
 
 /// Where events go.
 #[async_trait]
@@ -377,11 +379,13 @@ async fn attempt(
     event: &LeasedEvent,
     cut_off: &CancellationToken,
 ) -> Finished {
+    let span = traces::delivery(trigger, event);
     let sent = tokio::select! {
         biased;
-        sent = deliver(deliverer, trigger, event) => sent,
+        sent = deliver(deliverer, trigger, event).instrument(span.clone()) => sent,
         () = cut_off.cancelled() => Sent::cut_off(event.attempt),
     };
+    traces::ended(&span, &sent.attempt);
     let retry = &trigger.definition.delivery.retry;
     let verdict = if event.cut_off > MAX_CUT_OFF {
         Verdict::GiveUp

@@ -6,6 +6,7 @@ mod follower;
 mod janitor;
 pub mod sinks;
 mod sweeper;
+mod traces;
 mod watcher;
 
 use changefeed_core::Error;
@@ -14,6 +15,7 @@ pub use follower::{Follow, follow, long_poll};
 pub use janitor::run_janitor;
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;
+pub use traces::TARGET as TRACES;
 pub use watcher::{Closure, WatchFunction, WatchTotals, Watcher};
 
 /// An error with what caused it, on one line of a log.

@@ -16,8 +16,9 @@ use changefeed_core::{
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
-use crate::describe;
+use crate::{describe, traces};
 
 /// Waits between two looks, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -200,7 +201,14 @@ impl Watcher {
         if batch.changes.is_empty() {
             return Ended::Returned(Ok(()));
         }
-        let mut call = function.call(batch);
+        let span = traces::batch(&self.watch, batch.changes.len(), batch.attempt);
+        let call = async {
+            function
+                .call(batch)
+                .await
+                .inspect_err(|why| traces::failed(&tracing::Span::current(), why))
+        };
+        let mut call = std::pin::pin!(call.instrument(span));
         let mut renew_at = batch.asked + self.settings.renewal;
         let stopped = async {
             shutdown.cancelled().await;

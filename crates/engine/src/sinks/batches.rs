@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
 use super::webhook::{Environment, Post, Target, WebhookClient};
-use crate::WatchFunction;
+use crate::{WatchFunction, traces};
 
 /// Posts each batch to an address. An answer with a status of 200 to 299 is success.
 #[derive(Debug, Clone)]
@@ -69,6 +69,11 @@ impl WatchFunction for PostBatches {
         post.attempt = batch.attempt;
         post.headers
             .insert("changefeed-attempt", HeaderValue::from(batch.attempt));
+        if let Some(trace) = traces::here()
+            && let Ok(parent) = HeaderValue::from_str(&trace.traceparent)
+        {
+            post.headers.insert("traceparent", parent);
+        }
         let sent = self.client.post(&self.target, post).await;
         match sent.attempt.outcome {
             Outcome::Success => Ok(()),

@@ -43,7 +43,7 @@ pub use target::{Environment, Target};
 
 use connector::{Connector, Reach};
 use log::Beginning;
-use trace::Trace;
+pub(crate) use trace::Trace;
 
 use super::Sent;
 
@@ -314,7 +314,7 @@ fn post_of<'a>(target: &Target, leased: &LeasedEvent, id: &'a str) -> Result<Pos
             (JSON, body)
         }
     };
-    if let Some(trace) = &trace {
+    if let Some(trace) = &crate::traces::here().or(trace) {
         insert(&mut headers, "traceparent", &trace.traceparent)?;
         if let Some(state) = &trace.tracestate {
             insert(&mut headers, "tracestate", state)?;

@@ -5,11 +5,11 @@ use serde_json::value::RawValue;
 
 /// A trace that can be passed on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Trace {
+pub(crate) struct Trace {
     /// Valid by the standard.
-    pub(super) traceparent: String,
+    pub(crate) traceparent: String,
     /// Printable ASCII.
-    pub(super) tracestate: Option<String>,
+    pub(crate) tracestate: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -22,7 +22,7 @@ impl Trace {
     /// Reads what the writer said: an object with `traceparent` and perhaps `tracestate`, or the
     /// traceparent alone. What is not valid is not passed on: a receiver would begin a new trace,
     /// which is what it does without one.
-    pub(super) fn read(context: Option<&RawValue>) -> Option<Self> {
+    pub(crate) fn read(context: Option<&RawValue>) -> Option<Self> {
         let text = context?.get();
         let written = if text.starts_with('{') {
             serde_json::from_str(text).ok()?
