@@ -32,6 +32,7 @@ impl PostgresStore {
         };
         feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
         let table = source.table(&*transaction, feed).await?;
+        table.hold(&*transaction).await?;
         begin(&*transaction, feed, &table).await?;
         let state = State::lock(
             &*transaction,

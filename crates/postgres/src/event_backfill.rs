@@ -26,6 +26,7 @@ impl PostgresStore {
             .map_err(db)?;
         transaction.batch_execute(ALL_ROWS).await.map_err(db)?;
         let table = Table::find(&*transaction, &trigger.definition.table).await?;
+        table.hold(&*transaction).await?;
         if table.key.is_empty() {
             return Err(Error::invalid(format!(
                 "table {} has no primary key, so a backfill could not say how far it has come",

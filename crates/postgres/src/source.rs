@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use changefeed_core::{Error, Feed, FeedId, PageJoin, PageRows, Result, Source, TableName};
+use changefeed_core::{Error, Feed, FeedId, Kind, PageJoin, PageRows, Result, Source, TableName};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -68,6 +68,26 @@ impl Table {
             Some(oid) => Table::load(client, oid).await?.ok_or_else(|| missing(name)),
             None => Err(missing(name)),
         }
+    }
+
+    /// Keeps the table's name until the end of the transaction: what is read by it is of this table, and
+    /// not of another that takes its place meanwhile.
+    pub(crate) async fn hold(&self, client: &impl GenericClient) -> Result<()> {
+        let lock = format!("lock table only {} in access share mode", self.sql);
+        client.batch_execute(&lock).await.map_err(db)?;
+        let held: Option<u32> = client
+            .query_one("select to_regclass($1)::oid", &[&self.sql])
+            .await
+            .map_err(db)?
+            .get(0);
+        if held == Some(self.oid) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::Busy,
+            format!("{} was replaced by another table at this moment", self.name),
+        )
+        .advise("try again"))
     }
 
     /// Reads the catalogue; `None` if there is no such table any more.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{After, Cursor, Kind, NewFeed, ShardId, SweepGroup, TableName};
-use changefeed_testkit::backend::{Backend, PostgresBackend, captured, ids, settle};
+use changefeed_testkit::backend::{
+    Backend, PostgresBackend, captured, eventually_true, ids, settle,
+};
 use changefeed_testkit::run;
 
 const GROUP: SweepGroup = SweepGroup(0);
@@ -374,5 +376,46 @@ fn a_shard_that_a_trigger_publishes_to_cannot_be_removed() {
         admin.run("insert into t values (1)").await;
         store.drop_feed(&feed).await.unwrap();
         admin.run("insert into t values (2)").await;
+    });
+}
+
+/// A backfill read the table by its name, a moment after it had looked which one that was.
+#[test]
+fn a_backfill_does_not_number_the_rows_of_a_table_that_takes_the_place_of_another() {
+    run(async {
+        let backend = fresh().await;
+        let store = backend.installed().await;
+        let admin = backend.session().await;
+        admin
+            .run(
+                "create table orders (id int primary key); create table others (id int primary key); \
+                 insert into orders values (1); insert into others values (11), (12)",
+            )
+            .await;
+        let table = TableName::unqualified("orders");
+        let feed = store
+            .create_feed(&captured("orders", table, None, 1))
+            .await
+            .unwrap();
+        let swap = backend.session().await;
+        swap.run("begin; alter table orders rename to before; alter table others rename to orders")
+            .await;
+        let backfill = tokio::spawn({
+            let (store, feed) = (store.clone(), feed.clone());
+            async move { store.backfill(&feed, 100).await }
+        });
+        let waits =
+            "select count(*) from pg_locks where relation = 'orders'::regclass and not granted";
+        eventually_true("the backfill waits for the swap", async || {
+            admin.number(waits).await == 1
+        })
+        .await;
+        swap.run("commit").await;
+        let error = backfill.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error}");
+        let numbered = "select count(*) from changefeed.change";
+        assert_eq!(admin.number(numbered).await, 0);
+        // The feed knows its table by more than its name.
+        assert_eq!(store.backfill(&feed, 100).await.unwrap().added, 1);
     });
 }
