@@ -20,6 +20,9 @@ impl DefinitionStore for PostgresStore {
     async fn apply(&self, steps: &[Step]) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
+        // Whoever waits for a table or a shard makes others wait behind.
+        let patience = "set local lock_timeout = '5s'";
+        transaction.batch_execute(patience).await.map_err(db)?;
         let mut after = After::default();
         for step in steps {
             take(&*transaction, step, &mut after).await?;
