@@ -77,7 +77,7 @@ impl<'a> Screen<'a> {
                 ..area
             },
         ];
-        self.head().render(head, buffer);
+        self.head(usize::from(area.width)).render(head, buffer);
         view.scrolled.resize(self.panels.len(), 0);
         view.chosen = view.chosen.min(self.panels.len().saturating_sub(1));
         let needs: Vec<usize> = self.panels.iter().map(|p| p.rows.len()).collect();
@@ -127,7 +127,7 @@ impl<'a> Screen<'a> {
         lines
     }
 
-    fn head(&self) -> Line<'_> {
+    fn head(&self, width: usize) -> Line<'_> {
         if let Some(error) = self.error {
             return Line::styled(error.to_owned(), tone(Tone::Bad));
         }
@@ -140,16 +140,19 @@ impl<'a> Screen<'a> {
             Some(at) => at.get(11..19).unwrap_or(at),
             None => "no look yet",
         };
-        Line::styled(
-            format!(
-                "changefeed {}  {} changes/s  {dead} dead letters  {parked} parked  {}  {}",
-                self.status.version,
-                rate(total),
-                looked,
-                self.place,
-            ),
-            Style::new().add_modifier(Modifier::BOLD),
-        )
+        let said = format!(
+            "changefeed  {} changes/s  {dead} dead letters  {parked} parked  {looked}",
+            rate(total)
+        );
+        // What tells databases apart is at the end of their addresses.
+        let room = width.saturating_sub(said.chars().count() + 2);
+        let place = match self.place.chars().count().checked_sub(room) {
+            None | Some(0) => self.place.to_owned(),
+            Some(_) if room < 2 => String::new(),
+            Some(over) => format!("…{}", self.place.chars().skip(over + 1).collect::<String>()),
+        };
+        let style = Style::new().add_modifier(Modifier::BOLD);
+        Line::styled(format!("{said}  {place}"), style)
     }
 }
 
