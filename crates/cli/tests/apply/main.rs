@@ -8,6 +8,7 @@
 )]
 
 mod chance;
+mod documentation;
 mod files;
 mod plans;
 mod promises;
