@@ -22,7 +22,9 @@ mod watch;
 pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
 pub use changefeed_engine::sinks::webhook::Target as WebhookTarget;
-pub use changefeed_engine::sinks::webhook::{WebhookClient, WebhookOptions, without_secrets};
+pub use changefeed_engine::sinks::webhook::{
+    Variables, WebhookClient, WebhookOptions, without_secrets,
+};
 pub use changefeed_engine::sinks::{Exec, PostBatches};
 pub use changefeed_engine::{
     CancellationToken, Closure, DispatchOptions, DispatchTotals, Dispatcher, SweepTotals, Sweeper,

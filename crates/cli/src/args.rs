@@ -2,12 +2,15 @@
 
 mod events;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use changefeed::{
-    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, ShardId, SweepGroup, Uuid,
+    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, Result, ShardId, SweepGroup, Uuid,
 };
 use clap::{Parser, Subcommand};
+
+use crate::config::Config;
 
 mod serve;
 mod token;
@@ -19,6 +22,9 @@ pub(crate) use events::{
 pub(crate) use serve::{Http, Role, Serve};
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
+
+/// The database, where none is named.
+pub(crate) const DEFAULT_DATABASE: &str = "sqlite:changefeed.db";
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
 #[derive(Debug, Parser)]
@@ -35,6 +41,10 @@ pub(crate) struct Args {
     )]
     pub(crate) db: Option<String>,
 
+    /// The file with the settings and definitions [default: changefeed.toml, where there is one]
+    #[arg(long, global = true, env = "CHANGEFEED_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
     /// Print data as JSON, one object per line
     #[arg(long, global = true)]
     pub(crate) json: bool,
@@ -50,11 +60,24 @@ impl Args {
         self.db.is_some() && self.db != std::env::var("CHANGEFEED_DB").ok()
     }
 
-    /// The database's URL.
-    pub(crate) fn database(&self) -> String {
-        self.db
-            .clone()
-            .unwrap_or_else(|| "sqlite:changefeed.db".to_owned())
+    /// The file that is named.
+    pub(crate) fn config_file(&self) -> Option<&Path> {
+        match &self.command {
+            Command::Apply(Apply {
+                file: Some(file), ..
+            }) => Some(file),
+            _ => self.config.as_deref(),
+        }
+    }
+
+    /// The database's URL: what is typed, what the environment says, what the file says.
+    pub(crate) fn database(&self, config: &Config) -> Result<String> {
+        match &self.db {
+            Some(url) => Ok(url.clone()),
+            None => Ok(config
+                .database()?
+                .unwrap_or_else(|| DEFAULT_DATABASE.to_owned())),
+        }
     }
 }
 
@@ -62,6 +85,10 @@ impl Args {
 pub(crate) enum Command {
     /// Run everything that is defined in the database, until stopped
     Serve(Serve),
+    /// Make the database have what the file defines, and show before what is different
+    Apply(Apply),
+    /// Write a changefeed.toml with every key and its default to begin with
+    Init(Init),
     /// Install changefeed's tables, or bring them up to date
     Migrate(Migrate),
     /// Remove everything of changefeed's from the database
@@ -89,6 +116,8 @@ pub(crate) enum Command {
     Token(Token),
     /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
+    /// Look at feeds, deliveries, watches and instances as they work
+    Top(Top),
     /// Look for what keeps changes from being captured or delivered
     Doctor,
     /// Measure changefeed against the bare database
@@ -105,6 +134,38 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR")]
         directory: Option<std::path::PathBuf>,
     },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Apply {
+    /// The file [default: that of --config, or changefeed.toml]
+    pub(crate) file: Option<PathBuf>,
+    /// Change nothing; exit with 0 when there is nothing to do and with 3 when there is
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Drop also what is in the database and not in the file
+    #[arg(long)]
+    pub(crate) prune: bool,
+    /// Do not ask before something is dropped
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Init {
+    /// Print it instead of writing it
+    #[arg(long)]
+    pub(crate) print: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Top {
+    /// The time between two looks
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    pub(crate) interval: Duration,
+    /// Print one look as text, and end; --json prints it as JSON
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -337,6 +398,14 @@ fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| {
         format!("'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d")
     })
+}
+
+/// A duration that something can be repeated after.
+fn interval(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("looking all the time is not possible: use more than 0".to_owned()),
+        some => Ok(some),
+    }
 }
 
 fn page_size(text: &str) -> Result<usize, String> {

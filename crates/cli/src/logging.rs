@@ -14,11 +14,14 @@ pub(crate) fn init(command: &Command) -> impl Drop + use<> {
     let ours = match command {
         // Its sweepers come and go by the dozen.
         Command::Bench(_) => "warn",
+        // They would be written over the screen.
+        Command::Top(_) => "off",
         _ => "info",
     };
+    let others = if ours == "off" { "off" } else { "warn" };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(format!(
-            "warn,changefeed={ours},deadpool_postgres=off,tiberius=off"
+            "{others},changefeed={ours},deadpool_postgres=off,tiberius=off"
         ))
     });
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

@@ -10,6 +10,7 @@ mod change;
 mod consumer;
 mod crash;
 mod cursor;
+mod definitions;
 mod delivery;
 mod error;
 mod event;
@@ -37,6 +38,7 @@ pub use change::{Change, Content, MAX_PAGE, Page};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
+pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
 pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
@@ -57,8 +59,9 @@ pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
 pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
-    AccessStore, ConsumerStore, EventStore, FeedStore, InstanceStore, LeaseStore, SchemaStore,
-    Store, SweepReport, SweepStore, SweptShard, TriggerStore, UlidStore, WakeStore, WatchStore,
+    AccessStore, ConsumerStore, DefinitionStore, EventStore, FeedStore, InstanceStore, LeaseStore,
+    SchemaStore, Store, SweepReport, SweepStore, SweptShard, TriggerStore, UlidStore, WakeStore,
+    WatchStore,
 };
 pub use table::{Fold, TableName};
 pub use template::fill;

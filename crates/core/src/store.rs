@@ -13,8 +13,9 @@ use crate::{
     Consumer, ConsumerName, Cursor, EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId,
     Finding, Finished, Fold, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
     LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
-    ShardId, ShardState, Subscription, SweepGroup, Take, TokenId, TriggerDefinition, TriggerState,
-    Trimmed, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus,
+    ShardId, ShardState, Step, Subscription, SweepGroup, TableName, Take, TokenId,
+    TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
+    WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -299,6 +300,16 @@ pub trait WatchStore: Send + Sync {
     async fn watch_findings(&self) -> Result<Vec<Finding>>;
 }
 
+/// Definitions of feeds, event triggers and watches, many at once.
+#[async_trait]
+pub trait DefinitionStore: Send + Sync {
+    /// The table of a name, called as definitions call it when they are read back.
+    async fn find_table(&self, table: &TableName) -> Result<TableName>;
+
+    /// Does all of these steps, in this order, or none of them.
+    async fn apply(&self, steps: &[Step]) -> Result<()>;
+}
+
 /// Who may ask what over HTTP.
 #[async_trait]
 pub trait AccessStore: Send + Sync {
@@ -340,6 +351,7 @@ pub trait Store:
     + TriggerStore
     + EventStore
     + WatchStore
+    + DefinitionStore
     + AccessStore
     + InstanceStore
 {
@@ -356,6 +368,7 @@ impl<T> Store for T where
         + TriggerStore
         + EventStore
         + WatchStore
+        + DefinitionStore
         + AccessStore
         + InstanceStore
 {

@@ -22,72 +22,20 @@ impl FeedStore for PostgresStore {
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
-        new.validate()?;
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        let id = insert_feed(&*transaction, new).await?;
-        for shard in 0..new.shards {
-            transaction
-                .execute(
-                    "insert into changefeed.shard \
-                     (feed_id, shard, sweep_group, last_change_sequence_number) \
-                     values ($1, $2, $3, $4)",
-                    &[&id.0, &shard, &new.sweep_group.0, &new.start],
-                )
-                .await
-                .map_err(db)?;
-        }
-        let source = match &new.source {
-            Some(source) => Some(attach(&*transaction, id, source, new.shards).await?),
-            None => None,
-        };
+        let feed = create(&*transaction, new).await?;
         transaction.commit().await.map_err(db)?;
-        self.inner.joins.forget(id);
-        Ok(Feed {
-            id,
-            name: new.name.clone(),
-            comment: new.comment.clone(),
-            shards: (0..new.shards)
-                .map(|shard| Shard {
-                    shard: ShardId(shard),
-                    sweep_group: new.sweep_group,
-                    longpoll: true,
-                })
-                .collect(),
-            source,
-        })
+        self.inner.joins.forget(feed.id);
+        Ok(feed)
     }
 
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        // The trigger first: nobody can publish into the feed any more.
-        capture::uninstall(&*transaction, feed.id).await?;
-        if matches!(feed.source, Some(Source::Captured { .. })) {
-            transaction
-                .execute(
-                    "delete from changefeed.change_row r using changefeed.change c \
-                     where c.feed_id = $1 and r.change_id = c.change_id",
-                    &[&feed.id.0],
-                )
-                .await
-                .map_err(db)?;
-        }
-        let gone = transaction
-            .execute(
-                "delete from changefeed.feed where feed_id = $1",
-                &[&feed.id.0],
-            )
-            .await
-            .map_err(db)?;
+        drop(&*transaction, feed).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.joins.forget(feed.id);
-        if gone == 0 {
-            return Err(Error::not_found(format!(
-                "feed '{}' is already gone",
-                feed.name
-            )));
-        }
         Ok(())
     }
 
@@ -162,6 +110,95 @@ impl FeedStore for PostgresStore {
         feed.require_numbers("trimmed")?;
         self.trim_batch(feed, age, batch).await
     }
+}
+
+pub(crate) async fn create(client: &impl GenericClient, new: &NewFeed) -> Result<Feed> {
+    new.validate()?;
+    let id = insert_feed(client, new).await?;
+    for shard in 0..new.shards {
+        client
+            .execute(
+                "insert into changefeed.shard \
+                 (feed_id, shard, sweep_group, last_change_sequence_number) \
+                 values ($1, $2, $3, $4)",
+                &[&id.0, &shard, &new.sweep_group.0, &new.start],
+            )
+            .await
+            .map_err(db)?;
+    }
+    let source = match &new.source {
+        Some(source) => Some(attach(client, id, source, new.shards).await?),
+        None => None,
+    };
+    Ok(Feed {
+        id,
+        name: new.name.clone(),
+        comment: new.comment.clone(),
+        shards: (0..new.shards)
+            .map(|shard| Shard {
+                shard: ShardId(shard),
+                sweep_group: new.sweep_group,
+                longpoll: true,
+            })
+            .collect(),
+        source,
+    })
+}
+
+/// Writes the comment and the sweep groups of a feed. A sweep of the old group that runs meanwhile
+/// holds the shard, and is merely the last of its kind.
+pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<()> {
+    let found = client
+        .execute(
+            "update changefeed.feed set comment = $2 where feed_id = $1",
+            &[&feed.id.0, &feed.comment],
+        )
+        .await
+        .map_err(db)?;
+    if found == 0 {
+        return Err(gone(feed));
+    }
+    for shard in &feed.shards {
+        client
+            .execute(
+                "update changefeed.shard_definition set sweep_group = $3 \
+                 where feed_id = $1 and shard = $2 and sweep_group <> $3",
+                &[&feed.id.0, &shard.shard.0, &shard.sweep_group.0],
+            )
+            .await
+            .map_err(db)?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()> {
+    // The trigger first: nobody can publish into the feed any more.
+    capture::uninstall(client, feed.id).await?;
+    if matches!(feed.source, Some(Source::Captured { .. })) {
+        client
+            .execute(
+                "delete from changefeed.change_row r using changefeed.change c \
+                 where c.feed_id = $1 and r.change_id = c.change_id",
+                &[&feed.id.0],
+            )
+            .await
+            .map_err(db)?;
+    }
+    let dropped = client
+        .execute(
+            "delete from changefeed.feed where feed_id = $1",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(db)?;
+    if dropped == 0 {
+        return Err(gone(feed));
+    }
+    Ok(())
+}
+
+fn gone(feed: &Feed) -> Error {
+    Error::not_found(format!("feed '{}' is already gone", feed.name))
 }
 
 /// Inserts the feed, under the next free number if none is given.

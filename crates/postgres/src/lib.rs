@@ -10,6 +10,7 @@ mod backlog;
 mod capture;
 mod connect;
 mod consumers;
+mod definitions;
 mod encoding;
 mod error;
 mod event_backfill;

@@ -427,14 +427,14 @@ pub(crate) fn lock(table_id: i64) -> String {
     format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
 }
 
-/// Begins a transaction in which nothing is found but by its schema, and what is the server's: anybody
-/// may have made functions and operators in a schema of our search path that fit better.
+/// Lets nothing be found but by its schema, and what is the server's: anybody may have made functions
+/// and operators in a schema of our search path that fit better.
+pub(crate) const SAFE_PATH: &str = "set local search_path = pg_catalog, pg_temp";
+
+/// Begins a transaction with a safe path.
 pub(crate) async fn begin(client: &mut Object) -> Result<Transaction<'_>> {
     let transaction = client.transaction().await.map_err(db)?;
-    transaction
-        .batch_execute("set local search_path = pg_catalog, pg_temp")
-        .await
-        .map_err(db)?;
+    transaction.batch_execute(SAFE_PATH).await.map_err(db)?;
     Ok(transaction)
 }
 

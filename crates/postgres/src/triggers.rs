@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventId, EventSalt, EventTrigger, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerStore,
+    Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
+    TriggerDefinition, TriggerId, TriggerName, TriggerStore,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -32,80 +32,33 @@ impl TriggerStore for PostgresStore {
         definition: &TriggerDefinition,
         replace: bool,
     ) -> Result<EventTrigger> {
-        definition.validate()?;
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        let table = Table::find(&*transaction, &definition.table).await?;
-        event_capture::check(definition, &table)?;
-        // The name as it is in the catalogue, with its schema.
-        let named = TriggerDefinition {
-            table: table.name.clone(),
-            ..definition.clone()
-        };
-        let feed = event_feeds::attach(&*transaction, &named).await?;
-        let (id, paused) = store(&*transaction, &named, &table, feed, replace).await?;
-        event_capture::uninstall(&*transaction, id, Patience::Person).await?;
-        event_capture::install(&*transaction, id, &named, &table, Patience::Person).await?;
-        if named.capture.order_by.is_some() {
-            // What was captured without an order must be found by those who look for one. After
-            // the triggers, whose lock lets no writer pass.
-            transaction
-                .execute(
-                    "update changefeed.event set order_key = change_id \
-                     where trigger_id = $1 and due_at is not null and order_key is null",
-                    &[&id.0],
-                )
-                .await
-                .map_err(db)?;
-        }
+        let (trigger, feed) = create(&*transaction, definition, replace).await?;
         transaction.commit().await.map_err(db)?;
         if let Some(feed) = feed {
             self.inner.joins.forget(feed);
         }
-        Ok(EventTrigger {
-            id,
-            definition: named,
-            paused,
-        })
+        Ok(trigger)
     }
 
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        let there = transaction
-            .query_opt(
-                "select from changefeed.event_trigger \
-                 where trigger_id = $1 and dropped_at is null for update",
-                &[&trigger.id.0],
-            )
-            .await
-            .map_err(db)?;
-        if there.is_none() {
-            return Err(gone(trigger));
-        }
-        event_capture::uninstall(&*transaction, trigger.id, Patience::Person).await?;
-        transaction
-            .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
-            .await
-            .map_err(db)?;
+        drop(&*transaction, trigger).await?;
         transaction.commit().await.map_err(db)
     }
 
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
         let client = self.client().await?;
-        let found = client
-            .execute(
-                "update changefeed.event_trigger \
-                 set paused_because = $2, updated_at = clock_timestamp() \
-                 where trigger_id = $1 and dropped_at is null",
-                &[&trigger.id.0, &reason],
-            )
-            .await
-            .map_err(db)?;
-        if found == 0 {
-            return Err(gone(trigger));
-        }
-        Ok(())
+        let found = pause(
+            &**client,
+            &trigger.definition.name,
+            Some(trigger.id),
+            reason,
+        )
+        .await?;
+        if found { Ok(()) } else { Err(gone(trigger)) }
     }
 
     async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
@@ -139,6 +92,85 @@ impl TriggerStore for PostgresStore {
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
         self.look_at_capture().await
     }
+}
+
+/// Creates an event trigger, or changes the one of its name. Returns also the feed that its events
+/// enter.
+pub(crate) async fn create(
+    client: &impl GenericClient,
+    definition: &TriggerDefinition,
+    replace: bool,
+) -> Result<(EventTrigger, Option<FeedId>)> {
+    definition.validate()?;
+    let table = Table::find(client, &definition.table).await?;
+    event_capture::check(definition, &table)?;
+    // The name as it is in the catalogue, with its schema.
+    let named = TriggerDefinition {
+        table: table.name.clone(),
+        ..definition.clone()
+    };
+    let feed = event_feeds::attach(client, &named).await?;
+    let (id, paused) = store(client, &named, &table, feed, replace).await?;
+    event_capture::uninstall(client, id, Patience::Person).await?;
+    event_capture::install(client, id, &named, &table, Patience::Person).await?;
+    if named.capture.order_by.is_some() {
+        // What was captured without an order must be found by those who look for one. After
+        // the triggers, whose lock lets no writer pass.
+        client
+            .execute(
+                "update changefeed.event set order_key = change_id \
+                 where trigger_id = $1 and due_at is not null and order_key is null",
+                &[&id.0],
+            )
+            .await
+            .map_err(db)?;
+    }
+    let trigger = EventTrigger {
+        id,
+        definition: named,
+        paused,
+    };
+    Ok((trigger, feed))
+}
+
+pub(crate) async fn drop(client: &impl GenericClient, trigger: &EventTrigger) -> Result<()> {
+    let there = client
+        .query_opt(
+            "select from changefeed.event_trigger \
+             where trigger_id = $1 and dropped_at is null for update",
+            &[&trigger.id.0],
+        )
+        .await
+        .map_err(db)?;
+    if there.is_none() {
+        return Err(gone(trigger));
+    }
+    event_capture::uninstall(client, trigger.id, Patience::Person).await?;
+    client
+        .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
+        .await
+        .map_err(db)?;
+    Ok(())
+}
+
+/// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.
+pub(crate) async fn pause(
+    client: &impl GenericClient,
+    name: &TriggerName,
+    id: Option<TriggerId>,
+    reason: Option<&str>,
+) -> Result<bool> {
+    let found = client
+        .execute(
+            "update changefeed.event_trigger \
+             set paused_because = $3, updated_at = clock_timestamp() \
+             where name = $1 and trigger_id = coalesce($2::int, trigger_id) \
+               and dropped_at is null",
+            &[&name.as_str(), &id.map(|id| id.0), &reason],
+        )
+        .await
+        .map_err(db)?;
+    Ok(found > 0)
 }
 
 fn gone(trigger: &EventTrigger) -> Error {

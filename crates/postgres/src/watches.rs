@@ -1,11 +1,12 @@
 //! Watches: which functions watch which tables.
 
 mod loading;
+mod parked;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
-    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+    Batch, BatchOutcome, Error, Finding, Kind, Result, Settled, TableName, Take, Watch, WatchFrom,
+    WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use deadpool_postgres::Object;
 use serde_json::value::RawValue;
@@ -25,65 +26,12 @@ const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
 impl WatchStore for PostgresStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let mut client = self.client().await?;
-        let function_id = spec.name.function_id();
         let table = resolve(&client, &spec.table).await?;
         let transaction = begin(&mut client).await?;
-        transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
-        let known = transaction
-            .query_opt(
-                "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
-                 join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
-                &[&spec.name.as_str()],
-            )
-            .await
-            .map_err(db)?;
-        let found = Tracked::find(&*transaction, &table).await;
-        if let (Err(error), Some(row)) = (&found, &known)
-            && error.kind() == Kind::NotFound
-        {
-            return Err(elsewhere(&*transaction, &spec.name, row.get(1)).await?);
-        }
-        let mut tracked = found?;
-        if let Some(row) = &known {
-            let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
-            if source != tracked.table.oid {
-                return Err(elsewhere(&*transaction, &spec.name, source).await?);
-            }
-            tracked.table_id = table_id;
-        }
-        watch_rights::check(&*transaction, tracked.table_id).await?;
-        lock_table(&*transaction, tracked.table_id).await?;
-        // An instance that does not ask for columns leaves them to those that do.
-        let columns =
-            spec.columns || spec.definition.is_none() && known.is_some_and(|row| row.get(2));
-        let others: bool = transaction
-            .query_one(
-                "select exists (select from changefeed.watch w \
-                   where w.table_id = $1 and w.function_id <> $2 and w.columns)",
-                &[&tracked.table_id, &function_id],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        tracked.columns = Columns::new(columns || others);
-        tracked
-            .ensure(&*transaction)
-            .await
-            .map_err(|e| in_use(e, &tracked.table.name))?;
-        let leases = leases_name(&function_id, tracked.table_id);
-        let watch = Watch {
-            name: spec.name.clone(),
-            function_id,
-            table_id: tracked.table_id,
-            table: tracked.table.name.clone(),
-            leases_table: format!("changefeed.{leases}"),
-            definition: spec.definition.clone(),
-        };
-        register(&*transaction, spec, &watch, &tracked, columns).await?;
+        let opened = open(&*transaction, spec, &table).await?;
         transaction.commit().await.map_err(db)?;
-        self.inner.backlogs.forget(&watch.leases_table);
-        self.load(&watch, &tracked, &leases).await?;
-        Ok(watch)
+        self.opened(&opened).await?;
+        Ok(opened.watch)
     }
 
     async fn watches(&self) -> Result<Vec<Watch>> {
@@ -217,43 +165,7 @@ impl WatchStore for PostgresStore {
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = begin(&mut client).await?;
-        transaction.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
-        lock_table(&*transaction, watch.table_id).await?;
-        let gone = transaction
-            .execute(
-                "delete from changefeed.watch where name = $1",
-                &[&watch.name.as_str()],
-            )
-            .await
-            .map_err(db)?;
-        if gone == 0 {
-            return Err(watch.name.unknown());
-        }
-        transaction
-            .batch_execute(&format!(
-                "drop table if exists {}; drop view if exists changefeed.{}; \
-                 delete from changefeed.global_state where function_id = {};",
-                watch.leases_table,
-                backlog_view(&watch.function_id),
-                quote::literal(&watch.function_id)
-            ))
-            .await
-            .map_err(db)?;
-        let others: bool = transaction
-            .query_one(
-                "update changefeed.watched_table t set generation = generation + 1 \
-                 where t.table_id = $1 \
-                 returning exists (select from changefeed.watch w where w.table_id = t.table_id)",
-                &[&watch.table_id],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
-        if !others {
-            Tracked::remove(&*transaction, watch.table_id)
-                .await
-                .map_err(|e| in_use(e, &watch.table))?;
-        }
+        drop(&*transaction, watch).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.backlogs.forget(&watch.leases_table);
         Ok(())
@@ -271,50 +183,130 @@ impl WatchStore for PostgresStore {
     }
 }
 
+/// A watch that was opened, and what else is known of it.
+pub(crate) struct Opened {
+    pub(crate) watch: Watch,
+    tracked: Tracked,
+    leases: String,
+}
+
+/// Opens a watch of a table whose name has its schema, in a transaction of [`begin`].
+pub(crate) async fn open(
+    client: &impl GenericClient,
+    spec: &WatchSpec,
+    table: &TableName,
+) -> Result<Opened> {
+    let function_id = spec.name.function_id();
+    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+    let known = client
+        .query_opt(
+            "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
+             join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
+            &[&spec.name.as_str()],
+        )
+        .await
+        .map_err(db)?;
+    let found = Tracked::find(client, table).await;
+    if let (Err(error), Some(row)) = (&found, &known)
+        && error.kind() == Kind::NotFound
+    {
+        return Err(elsewhere(client, &spec.name, row.get(1)).await?);
+    }
+    let mut tracked = found?;
+    if let Some(row) = &known {
+        let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
+        if source != tracked.table.oid {
+            return Err(elsewhere(client, &spec.name, source).await?);
+        }
+        tracked.table_id = table_id;
+    }
+    watch_rights::check(client, tracked.table_id).await?;
+    lock_table(client, tracked.table_id).await?;
+    // An instance that does not ask for columns leaves them to those that do.
+    let columns = spec.columns || spec.definition.is_none() && known.is_some_and(|row| row.get(2));
+    let others: bool = client
+        .query_one(
+            "select exists (select from changefeed.watch w \
+               where w.table_id = $1 and w.function_id <> $2 and w.columns)",
+            &[&tracked.table_id, &function_id],
+        )
+        .await
+        .map_err(db)?
+        .get(0);
+    tracked.columns = Columns::new(columns || others);
+    tracked
+        .ensure(client)
+        .await
+        .map_err(|e| in_use(e, &tracked.table.name))?;
+    let leases = leases_name(&function_id, tracked.table_id);
+    let watch = Watch {
+        name: spec.name.clone(),
+        function_id,
+        table_id: tracked.table_id,
+        table: tracked.table.name.clone(),
+        leases_table: format!("changefeed.{leases}"),
+        definition: spec.definition.clone(),
+    };
+    register(client, spec, &watch, &tracked, columns).await?;
+    Ok(Opened {
+        watch,
+        tracked,
+        leases,
+    })
+}
+
+/// Removes a watch, in a transaction of [`begin`].
+pub(crate) async fn drop(client: &impl GenericClient, watch: &Watch) -> Result<()> {
+    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
+    lock_table(client, watch.table_id).await?;
+    let gone = client
+        .execute(
+            "delete from changefeed.watch where name = $1",
+            &[&watch.name.as_str()],
+        )
+        .await
+        .map_err(db)?;
+    if gone == 0 {
+        return Err(watch.name.unknown());
+    }
+    client
+        .batch_execute(&format!(
+            "drop table if exists {}; drop view if exists changefeed.{}; \
+             delete from changefeed.global_state where function_id = {};",
+            watch.leases_table,
+            backlog_view(&watch.function_id),
+            quote::literal(&watch.function_id)
+        ))
+        .await
+        .map_err(db)?;
+    let others: bool = client
+        .query_one(
+            "update changefeed.watched_table t set generation = generation + 1 \
+             where t.table_id = $1 \
+             returning exists (select from changefeed.watch w where w.table_id = t.table_id)",
+            &[&watch.table_id],
+        )
+        .await
+        .map_err(db)?
+        .get(0);
+    if !others {
+        Tracked::remove(client, watch.table_id)
+            .await
+            .map_err(|e| in_use(e, &watch.table))?;
+    }
+    Ok(())
+}
+
 impl PostgresStore {
-    async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
-        let mut client = self.client().await?;
-        let client = begin(&mut client).await?;
-        // As our tables have it, whatever became of the table since.
-        let key: Vec<String> = client
-            .query_opt(
-                "select key from changefeed.watched_table where table_id = $1",
-                &[&watch.table_id],
-            )
-            .await
-            .map_err(db)?
-            .ok_or_else(|| watch.name.unknown())?
-            .get(0);
-        let key: Vec<String> = key
-            .iter()
-            .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
-            .collect();
-        let sql = format!(
-            "select textsend((select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key)), \
-               least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
-               q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
-               (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
-             from {} q where q._changefeed_parked_time is not null \
-             order by q._changefeed_change_version limit {limit}",
-            key.join(", "),
-            watch.leases_table
-        );
-        let rows = client
-            .query(&sql, &[])
-            .await
-            .map_err(|e| missing_state(e, watch))?;
-        rows.iter()
-            .map(|row| {
-                Ok(Parked {
-                    key: raw(&row.get::<_, Vec<u8>>(0))?,
-                    operation: RowOperation::from_number(row.get(1))?,
-                    version: row.get(2),
-                    attempts: row.get(3),
-                    error: row.get(4),
-                    since_ms: row.get(5),
-                })
-            })
-            .collect()
+    /// What follows when the transaction that opened a watch is committed.
+    pub(crate) async fn opened(&self, opened: &Opened) -> Result<()> {
+        let Opened {
+            watch,
+            tracked,
+            leases,
+        } = opened;
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(watch, tracked, leases).await
     }
 }
 

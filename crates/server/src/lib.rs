@@ -14,6 +14,7 @@ mod gauges;
 mod health;
 mod limits;
 mod listen;
+mod looks;
 mod metered;
 mod meters;
 mod pages;
@@ -42,9 +43,15 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 pub use announcer::{Introduction, announce};
 pub use app::Options;
 pub use health::Health;
+pub use looks::Looks;
 pub use metered::Metered;
 pub use meters::Meters;
 pub use tokens::new_token;
+pub use wire::feeds::ConsumerOut;
+pub use wire::status::{
+    ConnectionsOut, DatabaseOut, FeedStatus, IncidentOut, InstanceOut, LeaseOut, ShardStatus,
+    Status, TriggerStatus, WatchBacklog,
+};
 
 use app::App;
 use problem::Problem;

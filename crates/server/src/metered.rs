@@ -231,6 +231,11 @@ passing! { WatchStore {
     }
 }
 
+passing! { DefinitionStore {
+    find_table(table: &TableName) -> TableName;
+    apply(steps: &[Step]) -> ();
+} }
+
 passing! { AccessStore {
     tokens() -> Vec<AccessToken>;
     create_token(new: &NewToken) -> AccessToken;

@@ -93,7 +93,8 @@ impl Samples {
 
     async fn sample(&self, db: &Changefeed, own: &Own) -> Result<()> {
         let before = self.latest();
-        let sample = look(db, own, before.as_deref()).await?;
+        let before = before.as_deref();
+        let sample = look(db, Some(own), before, before).await?;
         let missed = before.map_or(0, |before| {
             let steps = (sample.taken - before.taken).as_secs_f64() / STEP.as_secs_f64();
             (steps.round() as usize).saturating_sub(1)
@@ -153,15 +154,22 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
     lines.into_iter()
 }
 
-async fn look(db: &Changefeed, own: &Own, before: Option<&Sample>) -> Result<Sample> {
+/// Looks once. How long changes wait is told by the look before, and rates by how things stood at
+/// `earlier`.
+pub(crate) async fn look(
+    db: &Changefeed,
+    own: Option<&Own>,
+    before: Option<&Sample>,
+    earlier: Option<&Sample>,
+) -> Result<Sample> {
     let store = db.store();
     let mut status = Status::default();
     let mut stuck = BTreeMap::new();
     let taken = Instant::now();
-    let passed = before.map(|before| (taken - before.taken).as_secs_f64());
+    let passed = earlier.map(|earlier| (taken - earlier.taken).as_secs_f64());
     for feed in store.feeds().await? {
         let name = feed.name.to_string();
-        let earlier = before.and_then(|b| b.status.feeds.iter().find(|f| f.feed == name));
+        let then = earlier.and_then(|b| b.status.feeds.iter().find(|f| f.feed == name));
         let mut out = FeedStatus {
             feed: name.clone(),
             id: feed.id.0,
@@ -176,10 +184,10 @@ async fn look(db: &Changefeed, own: &Own, before: Option<&Sample>) -> Result<Sam
                         let key = (name.clone(), state.shard.0);
                         stuck.insert(key, (state.last.to_string(), since));
                     }
-                    let earlier =
-                        earlier.and_then(|f| f.shards.iter().find(|s| s.shard == state.shard.0));
+                    let then =
+                        then.and_then(|f| f.shards.iter().find(|s| s.shard == state.shard.0));
                     let lag = since.map_or(Duration::ZERO, |since| taken - since);
-                    out.shards.push(shard(&state, earlier, passed, lag));
+                    out.shards.push(shard(&state, then, passed, lag));
                 }
             }
             // One feed that is broken must not hide the others.
@@ -203,11 +211,11 @@ async fn look(db: &Changefeed, own: &Own, before: Option<&Sample>) -> Result<Sam
     let tallies: BTreeMap<String, Tallies> = instances
         .iter()
         .map(|i| (i.name.clone(), i.tallies.clone()))
-        .chain([(own.name.clone(), own.meters.tallies())])
+        .chain(own.map(|own| (own.name.clone(), own.meters.tallies())))
         .collect();
     let work = Work {
         now: &tallies,
-        before: before.map(|b| &b.tallies),
+        before: earlier.map(|e| &e.tallies),
         passed,
     };
     status.triggers = triggers(db, &work).await?;

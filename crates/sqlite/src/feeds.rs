@@ -29,26 +29,7 @@ impl FeedStore for SqliteStore {
 
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let feed = feed.clone();
-        self.writing(move |tx| {
-            triggers::check_unused(tx, &feed)?;
-            capture::remove(tx, feed.id)?;
-            backfill::drop_index(tx, feed.id)?;
-            // A trigger of ours takes everything else with it.
-            let gone = tx
-                .execute(
-                    "delete from changefeed_feed where feed_id = ?1",
-                    [feed.id.0],
-                )
-                .explained()?;
-            if gone == 0 {
-                return Err(Error::not_found(format!(
-                    "feed '{}' is already gone",
-                    feed.name
-                )));
-            }
-            Ok(())
-        })
-        .await
+        self.writing(move |tx| drop(tx, &feed)).await
     }
 
     async fn feeds(&self) -> Result<Vec<Feed>> {
@@ -124,6 +105,48 @@ pub(crate) fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
             .collect(),
         source,
     })
+}
+
+/// Writes the comment and the sweep groups of a feed.
+pub(crate) fn change(tx: &Connection, feed: &Feed) -> Result<()> {
+    let found = tx
+        .execute(
+            "update changefeed_feed set comment = ?2 where feed_id = ?1",
+            params![feed.id.0, feed.comment],
+        )
+        .explained()?;
+    if found == 0 {
+        return Err(gone(feed));
+    }
+    for shard in &feed.shards {
+        tx.execute(
+            "update changefeed_shard set sweep_group = ?3 where feed_id = ?1 and shard = ?2",
+            params![feed.id.0, shard.shard.0, shard.sweep_group.0],
+        )
+        .explained()?;
+    }
+    Ok(())
+}
+
+pub(crate) fn drop(tx: &Connection, feed: &Feed) -> Result<()> {
+    triggers::check_unused(tx, feed)?;
+    capture::remove(tx, feed.id)?;
+    backfill::drop_index(tx, feed.id)?;
+    // A trigger of ours takes everything else with it.
+    let dropped = tx
+        .execute(
+            "delete from changefeed_feed where feed_id = ?1",
+            [feed.id.0],
+        )
+        .explained()?;
+    if dropped == 0 {
+        return Err(gone(feed));
+    }
+    Ok(())
+}
+
+fn gone(feed: &Feed) -> Error {
+    Error::not_found(format!("feed '{}' is already gone", feed.name))
 }
 
 /// One more than the largest, so that the id of a dropped feed is not given again soon.

@@ -44,6 +44,7 @@ mod capture;
 mod condition;
 mod connect;
 mod consumers;
+mod definitions;
 mod error;
 mod event_backfill;
 mod event_capture;

@@ -145,7 +145,7 @@ pub(crate) fn salt(tx: &Connection) -> Result<EventSalt> {
         .explained()
 }
 
-fn create(
+pub(crate) fn create(
     tx: &Connection,
     mut definition: TriggerDefinition,
     replace: bool,
@@ -264,7 +264,7 @@ pub(crate) fn check_unused(tx: &Connection, feed: &Feed) -> Result<()> {
     }
 }
 
-fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
+pub(crate) fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
     event_capture::remove(tx, trigger.id)?;
     let dropped = tx
         .execute(
@@ -290,7 +290,7 @@ fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
     Ok(())
 }
 
-fn pause(tx: &Connection, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
+pub(crate) fn pause(tx: &Connection, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
     let changed = tx
         .execute(
             "update changefeed_event_trigger set paused_because = ?2 \

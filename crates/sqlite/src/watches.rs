@@ -168,42 +168,7 @@ impl WatchStore for SqliteStore {
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let watch = watch.clone();
-        self.writing(move |tx| {
-            tracking::ensure_state(tx)?;
-            let gone = tx
-                .execute(
-                    "delete from changefeed_watch where name = ?1",
-                    [watch.name.as_str()],
-                )
-                .explained()?;
-            if gone == 0 {
-                return Err(watch.name.unknown());
-            }
-            tx.execute(
-                "delete from changefeed_global_state where function_id = ?1",
-                [&watch.function_id],
-            )
-            .explained()?;
-            loading::forget(tx, &watch)?;
-            tx.execute_batch(&format!(
-                "drop view if exists {}; drop table if exists {}",
-                backlog_view(&watch.function_id),
-                watch.leases_table
-            ))
-            .explained()?;
-            let others: bool = tx
-                .query_row(
-                    "select exists (select 1 from changefeed_watch where table_id = ?1)",
-                    [watch.table_id],
-                    |row| row.get(0),
-                )
-                .explained()?;
-            if others {
-                return Ok(());
-            }
-            tracking::remove(tx, watch.table_id)
-        })
-        .await
+        self.writing(move |tx| drop(tx, &watch)).await
     }
 
     async fn watch_findings(&self) -> Result<Vec<Finding>> {
@@ -219,7 +184,7 @@ impl WatchStore for SqliteStore {
     }
 }
 
-fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
+pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     let function_id = spec.name.function_id();
     let known: Option<(i64, Option<String>, bool)> = tx
         .query_row(
@@ -324,6 +289,42 @@ fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     Ok(watch)
 }
 
+pub(crate) fn drop(tx: &Connection, watch: &Watch) -> Result<()> {
+    tracking::ensure_state(tx)?;
+    let gone = tx
+        .execute(
+            "delete from changefeed_watch where name = ?1",
+            [watch.name.as_str()],
+        )
+        .explained()?;
+    if gone == 0 {
+        return Err(watch.name.unknown());
+    }
+    tx.execute(
+        "delete from changefeed_global_state where function_id = ?1",
+        [&watch.function_id],
+    )
+    .explained()?;
+    loading::forget(tx, watch)?;
+    tx.execute_batch(&format!(
+        "drop view if exists {}; drop table if exists {}",
+        backlog_view(&watch.function_id),
+        watch.leases_table
+    ))
+    .explained()?;
+    let others: bool = tx
+        .query_row(
+            "select exists (select 1 from changefeed_watch where table_id = ?1)",
+            [watch.table_id],
+            |row| row.get(0),
+        )
+        .explained()?;
+    if others {
+        return Ok(());
+    }
+    tracking::remove(tx, watch.table_id)
+}
+
 /// Moves everything for the functions that are known already.
 fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
     let other: Option<(String, String)> = tx
@@ -342,7 +343,7 @@ fn drain(tx: &Connection, watch: &Watch) -> Result<()> {
                 function_id,
                 ..watch.clone()
             };
-            Backlog::open(tx, &other)?.shift(true).map(drop)
+            Backlog::open(tx, &other)?.shift(true).map(|_| ())
         }
         None => tx
             .execute_batch(&format!("delete from {}", log_name(watch.table_id)))

@@ -22,70 +22,20 @@ impl FeedStore for SqlServerStore {
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
-        new.validate()?;
         let mut connection = self.connection().await?;
         connection.begin().await?;
-        let id = insert_feed(&mut connection, new).await?;
-        for shard in 0..new.shards {
-            connection
-                .execute(
-                    "insert into changefeed.shard \
-                     (feed_id, shard, sweep_group, last_change_sequence_number) \
-                     values (@P1, @P2, @P3, @P4)",
-                    &[&id.0, &shard, &new.sweep_group.0, &new.start],
-                )
-                .await?;
-        }
-        let source = match &new.source {
-            Some(source) => Some(attach(&mut connection, id, source, new.shards).await?),
-            None => None,
-        };
+        let feed = create(&mut connection, new).await?;
         connection.commit().await?;
-        self.inner.joins.forget(id);
-        Ok(Feed {
-            id,
-            name: new.name.clone(),
-            comment: new.comment.clone(),
-            shards: (0..new.shards)
-                .map(|shard| Shard {
-                    shard: ShardId(shard),
-                    sweep_group: new.sweep_group,
-                    longpoll: true,
-                })
-                .collect(),
-            source,
-        })
+        self.inner.joins.forget(feed.id);
+        Ok(feed)
     }
 
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let mut connection = self.connection().await?;
         connection.begin().await?;
-        // The trigger first: nobody can publish into the feed any more.
-        capture::uninstall(&mut connection, feed.id).await?;
-        if matches!(feed.source, Some(Source::Captured { .. })) {
-            connection
-                .execute(
-                    "delete from changefeed.change_row where exists (\
-                     select 1 from changefeed.change c where c.feed_id = @P1 \
-                     and c.change_id = changefeed.change_row.change_id)",
-                    &[&feed.id.0],
-                )
-                .await?;
-        }
-        let gone = connection
-            .execute(
-                "delete from changefeed.feed where feed_id = @P1",
-                &[&feed.id.0],
-            )
-            .await?;
+        drop(&mut connection, feed).await?;
         connection.commit().await?;
         self.inner.joins.forget(feed.id);
-        if gone == 0 {
-            return Err(Error::not_found(format!(
-                "feed '{}' is already gone",
-                feed.name
-            )));
-        }
         Ok(())
     }
 
@@ -158,6 +108,89 @@ impl FeedStore for SqlServerStore {
         feed.require_numbers("trimmed")?;
         self.trim_batch(feed, age, batch).await
     }
+}
+
+pub(crate) async fn create(connection: &mut Connection, new: &NewFeed) -> Result<Feed> {
+    new.validate()?;
+    let id = insert_feed(connection, new).await?;
+    for shard in 0..new.shards {
+        connection
+            .execute(
+                "insert into changefeed.shard \
+                 (feed_id, shard, sweep_group, last_change_sequence_number) \
+                 values (@P1, @P2, @P3, @P4)",
+                &[&id.0, &shard, &new.sweep_group.0, &new.start],
+            )
+            .await?;
+    }
+    let source = match &new.source {
+        Some(source) => Some(attach(connection, id, source, new.shards).await?),
+        None => None,
+    };
+    Ok(Feed {
+        id,
+        name: new.name.clone(),
+        comment: new.comment.clone(),
+        shards: (0..new.shards)
+            .map(|shard| Shard {
+                shard: ShardId(shard),
+                sweep_group: new.sweep_group,
+                longpoll: true,
+            })
+            .collect(),
+        source,
+    })
+}
+
+/// Writes the comment and the sweep groups of a feed.
+pub(crate) async fn change(connection: &mut Connection, feed: &Feed) -> Result<()> {
+    let sql = format!(
+        "update changefeed.feed set comment = {} where feed_id = @P1",
+        quote::nullable(feed.comment.as_deref())
+    );
+    if connection.execute(&sql, &[&feed.id.0]).await? == 0 {
+        return Err(gone(feed));
+    }
+    for shard in &feed.shards {
+        connection
+            .execute(
+                "update changefeed.shard set sweep_group = @P3 \
+                 where feed_id = @P1 and shard = @P2 and sweep_group <> @P3",
+                &[&feed.id.0, &shard.shard.0, &shard.sweep_group.0],
+            )
+            .await?;
+    }
+    Ok(())
+}
+
+pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()> {
+    // The trigger first: nobody can publish into the feed any more.
+    capture::uninstall(connection, feed.id).await?;
+    if matches!(feed.source, Some(Source::Captured { .. })) {
+        connection
+            .execute(
+                "delete from changefeed.change_row where exists (\
+                 select 1 from changefeed.change c where c.feed_id = @P1 \
+                 and c.change_id = changefeed.change_row.change_id)",
+                &[&feed.id.0],
+            )
+            .await?;
+    }
+    let dropped = connection
+        .execute(
+            "delete from changefeed.feed where feed_id = @P1",
+            &[&feed.id.0],
+        )
+        .await?;
+    if dropped == 0 {
+        connection.rollback().await?;
+        return Err(gone(feed));
+    }
+    Ok(())
+}
+
+fn gone(feed: &Feed) -> Error {
+    Error::not_found(format!("feed '{}' is already gone", feed.name))
 }
 
 /// Inserts the feed, under the next free number if none is given.

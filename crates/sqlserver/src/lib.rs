@@ -11,6 +11,7 @@ mod condition;
 mod connect;
 mod connection;
 mod consumers;
+mod definitions;
 mod error;
 mod event_backfill;
 mod event_capture;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerStore,
+    TriggerDefinition, TriggerId, TriggerName, TriggerStore,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -14,6 +14,7 @@ use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan};
 use crate::event_install::{self, Patience};
+use crate::platform::Platform;
 use crate::source::Table;
 use crate::{SqlServerStore, event_feeds, quote};
 
@@ -32,62 +33,41 @@ impl TriggerStore for SqlServerStore {
         definition: &TriggerDefinition,
         replace: bool,
     ) -> Result<EventTrigger> {
-        definition.validate()?;
         let mut connection = self.connection().await?;
         connection.begin().await?;
-        let made = self.make(&mut connection, definition, replace).await;
-        if made.is_err() {
-            event_install::give_up(&mut connection).await;
+        let made = async {
+            let made = create(&mut connection, self.inner.platform, definition, replace).await?;
+            connection.commit().await?;
+            Ok(made)
+        };
+        match made.await {
+            Ok((trigger, feed)) => {
+                if let Some(feed) = feed {
+                    self.inner.joins.forget(feed);
+                }
+                Ok(trigger)
+            }
+            Err(error) => {
+                event_install::give_up(&mut connection).await;
+                Err(error)
+            }
         }
-        made
     }
 
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
         let mut connection = self.connection().await?;
         connection.begin().await?;
-        let there = connection
-            .execute(
-                "update changefeed.event_trigger \
-                 set dropped_at = sysutcdatetime(), updated_at = sysutcdatetime() \
-                 where trigger_id = @P1 and dropped_at is null",
-                &[&trigger.id.0],
-            )
-            .await?;
-        if there == 0 {
-            connection.rollback().await?;
-            return Err(gone(trigger));
-        }
-        event_install::uninstall(&mut connection, trigger.id, Patience::Person).await?;
-        // What was not delivered is archived. An attempt that is under way will find itself late.
-        connection
-            .execute(
-                "update changefeed.event \
-                 set state = 'a', due_at = null, locked_by = null, generation = generation + 1 \
-                 where trigger_id = @P1 and due_at is not null",
-                &[&trigger.id.0],
-            )
-            .await?;
-        connection
-            .execute(
-                "delete from changefeed.event_backfill where trigger_id = @P1",
-                &[&trigger.id.0],
-            )
-            .await?;
+        drop(&mut connection, trigger).await?;
         connection.commit().await
     }
 
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
         let mut connection = self.connection().await?;
-        let sql = format!(
-            "update changefeed.event_trigger \
-             set paused_because = {}, updated_at = sysutcdatetime() \
-             where trigger_id = @P1 and dropped_at is null",
-            quote::nullable(reason)
-        );
-        if connection.execute(&sql, &[&trigger.id.0]).await? == 0 {
-            return Err(gone(trigger));
+        let name = &trigger.definition.name;
+        match pause(&mut connection, name, Some(trigger.id), reason).await? {
+            true => Ok(()),
+            false => Err(gone(trigger)),
         }
-        Ok(())
     }
 
     async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
@@ -137,53 +117,101 @@ impl TriggerStore for SqlServerStore {
     }
 }
 
-impl SqlServerStore {
-    async fn make(
-        &self,
-        connection: &mut Connection,
-        definition: &TriggerDefinition,
-        replace: bool,
-    ) -> Result<EventTrigger> {
-        let table = Table::find(connection, &definition.table).await?;
-        // The name as it is in the catalogue, with its schema.
-        let named = TriggerDefinition {
-            table: table.name.clone(),
-            ..definition.clone()
-        };
-        // What is wrong with it shows before anything is made or waited for.
-        let identity = event_install::identity_of(connection, &table).await?;
-        let around = Around {
-            identity,
-            ..Around::default()
-        };
-        Plan::of(TriggerId(0), &named, &table, around.clone())?;
-        let binding = event_feeds::attach(connection, &named).await?;
-        let feed = binding.as_ref().map(|b| b.feed);
-        let (id, paused) = store(connection, &named, &table, feed, replace).await?;
-        let plan = Plan::of(id, &named, &table, Around { binding, ..around })?;
-        let platform = self.inner.platform;
-        event_install::install(connection, &plan, platform, Patience::Person).await?;
-        if named.capture.order_by.is_some() {
-            // What was captured without an order must be found by those who look for one. After
-            // the trigger, whose lock lets no writer pass.
-            connection
-                .execute(
-                    "update changefeed.event set order_key = change_id \
-                     where trigger_id = @P1 and due_at is not null and order_key is null",
-                    &[&id.0],
-                )
-                .await?;
-        }
-        connection.commit().await?;
-        if let Some(feed) = feed {
-            self.inner.joins.forget(feed);
-        }
-        Ok(EventTrigger {
-            id,
-            definition: named,
-            paused,
-        })
+/// Creates an event trigger, or changes the one of its name. Returns also the feed that its events
+/// enter.
+pub(crate) async fn create(
+    connection: &mut Connection,
+    platform: Platform,
+    definition: &TriggerDefinition,
+    replace: bool,
+) -> Result<(EventTrigger, Option<FeedId>)> {
+    definition.validate()?;
+    let table = Table::find(connection, &definition.table).await?;
+    // The name as it is in the catalogue, with its schema.
+    let named = TriggerDefinition {
+        table: table.name.clone(),
+        ..definition.clone()
+    };
+    // What is wrong with it shows before anything is made or waited for.
+    let identity = event_install::identity_of(connection, &table).await?;
+    let around = Around {
+        identity,
+        ..Around::default()
+    };
+    Plan::of(TriggerId(0), &named, &table, around.clone())?;
+    let binding = event_feeds::attach(connection, &named).await?;
+    let feed = binding.as_ref().map(|b| b.feed);
+    let (id, paused) = store(connection, &named, &table, feed, replace).await?;
+    let plan = Plan::of(id, &named, &table, Around { binding, ..around })?;
+    event_install::install(connection, &plan, platform, Patience::Person).await?;
+    if named.capture.order_by.is_some() {
+        // What was captured without an order must be found by those who look for one. After
+        // the trigger, whose lock lets no writer pass.
+        connection
+            .execute(
+                "update changefeed.event set order_key = change_id \
+                 where trigger_id = @P1 and due_at is not null and order_key is null",
+                &[&id.0],
+            )
+            .await?;
     }
+    let trigger = EventTrigger {
+        id,
+        definition: named,
+        paused,
+    };
+    Ok((trigger, feed))
+}
+
+pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) -> Result<()> {
+    let there = connection
+        .execute(
+            "update changefeed.event_trigger \
+             set dropped_at = sysutcdatetime(), updated_at = sysutcdatetime() \
+             where trigger_id = @P1 and dropped_at is null",
+            &[&trigger.id.0],
+        )
+        .await?;
+    if there == 0 {
+        connection.rollback().await?;
+        return Err(gone(trigger));
+    }
+    event_install::uninstall(connection, trigger.id, Patience::Person).await?;
+    // What was not delivered is archived. An attempt that is under way will find itself late.
+    connection
+        .execute(
+            "update changefeed.event \
+             set state = 'a', due_at = null, locked_by = null, generation = generation + 1 \
+             where trigger_id = @P1 and due_at is not null",
+            &[&trigger.id.0],
+        )
+        .await?;
+    connection
+        .execute(
+            "delete from changefeed.event_backfill where trigger_id = @P1",
+            &[&trigger.id.0],
+        )
+        .await?;
+    Ok(())
+}
+
+/// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.
+pub(crate) async fn pause(
+    connection: &mut Connection,
+    name: &TriggerName,
+    id: Option<TriggerId>,
+    reason: Option<&str>,
+) -> Result<bool> {
+    let sql = format!(
+        "update changefeed.event_trigger \
+         set paused_because = {}, updated_at = sysutcdatetime() \
+         where name = @P1 and trigger_id = isnull(@P2, trigger_id) and dropped_at is null",
+        quote::nullable(reason)
+    );
+    let found = connection
+        .execute(&sql, &[&name.as_str(), &id.map(|id| id.0)])
+        .await?;
+    Ok(found > 0)
 }
 
 pub(crate) fn gone(trigger: &EventTrigger) -> Error {

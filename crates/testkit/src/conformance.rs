@@ -7,6 +7,7 @@ pub mod access;
 pub mod backfill;
 pub mod capture;
 pub mod consumers;
+pub mod definitions;
 pub mod event_altered;
 pub mod event_capture;
 pub mod event_delivery;
@@ -130,6 +131,12 @@ macro_rules! conformance {
                 a_view_is_refused
                 a_dropped_feed_leaves_the_table_writable
                 many_rows_in_one_statement_are_one_change_each
+            }
+            definitions {
+                steps_are_taken_together
+                a_step_that_fails_undoes_those_before_it
+                a_feed_goes_to_another_sweep_group_while_it_is_written_to
+                a_table_is_found_by_the_name_that_definitions_are_read_back_with
             }
             access {
                 a_token_is_kept_without_its_secret_until_it_is_revoked

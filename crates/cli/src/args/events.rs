@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use changefeed::{EventId, FeedName, Format, TriggerName};
+use changefeed::{EventId, FeedName, Format, TriggerName, Variables, WebhookOptions};
 use clap::{Subcommand, ValueEnum};
 
-use super::{batch_size, duration, page_size};
+use super::{batch_size, duration, interval, page_size};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Trigger {
@@ -276,6 +276,17 @@ impl From<StatusArg> for changefeed::EventStatus {
     }
 }
 
+impl Deliver {
+    /// How webhooks are spoken to.
+    pub(crate) fn webhooks(&self) -> WebhookOptions {
+        WebhookOptions {
+            allow_private_addresses: !self.refuse_private_addresses,
+            variables: self.variables.clone(),
+            ..WebhookOptions::default()
+        }
+    }
+}
+
 /// How events are delivered.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Deliver {
@@ -298,6 +309,9 @@ pub(crate) struct Deliver {
     /// Refuse webhooks at private, loopback and link-local addresses; for production
     #[arg(long)]
     pub(crate) refuse_private_addresses: bool,
+    /// What stands behind the variables that definitions name; the file says it.
+    #[arg(skip)]
+    pub(crate) variables: Variables,
 }
 
 /// A number of seconds, or a duration with a unit.
@@ -306,13 +320,6 @@ fn seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) => Duration::try_from_secs_f64(seconds)
             .map_err(|_| format!("'{text}' is not a number of seconds")),
         Err(_) => duration(text),
-    }
-}
-
-fn interval(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("looking all the time is not possible: use more than 0".to_owned()),
-        some => Ok(some),
     }
 }
 

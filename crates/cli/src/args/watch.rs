@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed::{MAX_WATCH_BATCH, WatchFrom, WatchName, WatchSettings};
+use changefeed::{MAX_WATCH_BATCH, Variables, WatchFrom, WatchName, WatchSettings};
 use clap::Subcommand;
 
 use super::duration;
@@ -31,6 +31,9 @@ pub(crate) struct WatchRun {
     /// Where a new function begins: 'now', or 'beginning' for all rows that are there already
     #[arg(long, default_value = "now", value_name = "now|beginning")]
     pub(crate) from: WatchFrom,
+    /// What stands behind the variable with the secret; the file says it.
+    #[arg(skip)]
+    pub(crate) variables: Variables,
 }
 
 /// Where batches go; they are printed if nothing is given.

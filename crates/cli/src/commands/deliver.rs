@@ -1,8 +1,7 @@
 //! `changefeed deliver`
 
 use changefeed::{
-    CancellationToken, Changefeed, DispatchOptions, DispatchTotals, Result, WebhookOptions,
-    require_current,
+    CancellationToken, Changefeed, DispatchOptions, DispatchTotals, Result, require_current,
 };
 
 use crate::args::Deliver;
@@ -41,10 +40,7 @@ pub(crate) async fn deliver(
         grace: args.grace,
         ..DispatchOptions::new(owner)
     };
-    let webhooks = WebhookOptions {
-        allow_private_addresses: !args.refuse_private_addresses,
-        ..WebhookOptions::default()
-    };
+    let webhooks = args.webhooks();
     // Whichever ends first with an error ends the other.
     let stop = shutdown.child_token();
     let deliveries = db.webhook_dispatcher(webhooks, options)?;

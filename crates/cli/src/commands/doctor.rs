@@ -1,18 +1,20 @@
 //! `changefeed doctor`
 
-use changefeed::{Changefeed, Error, Finding, Kind, Result, Setting, Severity, require_current};
+use changefeed::{
+    Changefeed, Error, Finding, Kind, Result, Setting, Severity, Variables, require_current,
+};
 
 use crate::commands::watch::statuses;
 use crate::connect;
 use crate::output::Out;
 
-pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
+pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     let mut findings = db.capture_findings().await?;
-    findings.extend(deliveries(&db).await?);
+    findings.extend(deliveries(&db, variables).await?);
     findings.extend(db.store().watch_findings().await?);
-    findings.extend(backlogs(&db).await?);
+    findings.extend(backlogs(&db, variables).await?);
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     for finding in &findings {
         if out.is_json() {
@@ -45,7 +47,7 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
 }
 
 /// What keeps captured events from arriving.
-async fn deliveries(db: &Changefeed) -> Result<Vec<Finding>> {
+async fn deliveries(db: &Changefeed, variables: &Variables) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut add = |severity, subject: String, message: String, advice: String| {
         findings.push(Finding {
@@ -72,14 +74,14 @@ async fn deliveries(db: &Changefeed) -> Result<Vec<Finding>> {
             .iter()
             .map(|h| &h.value)
             .chain(&delivery.webhook);
-        let variables = settings
+        let named = settings
             .filter_map(|s| match s {
                 Setting::FromEnv(variable) => Some(variable),
                 Setting::Value(_) => None,
             })
             .chain(&delivery.secrets_from_env);
-        for variable in variables {
-            if std::env::var_os(variable).is_none() {
+        for variable in named {
+            if variables.get(variable).is_none() {
                 add(
                     Severity::Note,
                     subject.clone(),
@@ -116,7 +118,7 @@ async fn deliveries(db: &Changefeed) -> Result<Vec<Finding>> {
 }
 
 /// What keeps changes of watched tables from being processed.
-async fn backlogs(db: &Changefeed) -> Result<Vec<Finding>> {
+async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
     for status in statuses(db).await? {
         let name = &status.watch.name;
@@ -155,7 +157,7 @@ async fn backlogs(db: &Changefeed) -> Result<Vec<Finding>> {
             .as_ref()
             .and_then(|d| d.secret_env.as_ref());
         if let Some(variable) = variable
-            && std::env::var_os(variable).is_none()
+            && known.get(variable).is_none()
         {
             add(
                 format!("it needs the environment variable {variable}, which is not set here"),

@@ -6,6 +6,8 @@ mod list;
 mod read;
 mod tail;
 
+pub(crate) use create::new_feed;
+
 use changefeed::{Changefeed, Result};
 
 use crate::args::{DropFeed, Feed, TrimFeed};

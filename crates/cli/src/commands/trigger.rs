@@ -2,6 +2,8 @@
 
 mod create;
 
+pub(crate) use create::definition;
+
 use changefeed::{
     Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Updates,
     without_secrets,

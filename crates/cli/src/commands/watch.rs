@@ -47,6 +47,20 @@ pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Resul
 }
 
 async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()> {
+    let spec = spec(db, args)?;
+    let watch = db.store().open_watch(&spec).await?;
+    if out.is_json() {
+        return out.object(&watch);
+    }
+    out.line(format!(
+        "watch {} of {} created; `changefeed serve` runs it",
+        watch.name, watch.table
+    ))?;
+    out.line(format!("its leases are in {}", watch.leases_table))
+}
+
+/// The watch that was typed, or written in a file.
+pub(crate) fn spec(db: &Changefeed, args: WatchCreate) -> Result<WatchSpec> {
     if args.target.exec.is_none() && args.target.webhook.is_none() {
         return Err(crate::usage("the watch has nothing to do with its changes")
             .advise("add --webhook URL or --exec COMMAND"));
@@ -59,23 +73,14 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
         ..definition.clone()
     };
     function_of(&args.name, &checked, WebhookOptions::default())?;
-    let spec = WatchSpec {
+    Ok(WatchSpec {
         from: args.from,
         columns: definition.with_columns,
         max_changes_per_worker: definition.max_changes_per_worker,
         definition: Some(definition),
         replace: args.replace,
         ..WatchSpec::new(args.name, db.table(&args.table)?)
-    };
-    let watch = db.store().open_watch(&spec).await?;
-    if out.is_json() {
-        return out.object(&watch);
-    }
-    out.line(format!(
-        "watch {} of {} created; `changefeed serve` runs it",
-        watch.name, watch.table
-    ))?;
-    out.line(format!("its leases are in {}", watch.leases_table))
+    })
 }
 
 /// What was typed, as it is stored.

@@ -22,6 +22,7 @@ mod retry_after;
 mod signature;
 mod target;
 mod trace;
+mod variables;
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
@@ -40,6 +41,7 @@ use tokio::time::timeout_at;
 
 pub use deliverer::{Webhooks, without_secrets};
 pub use target::{Environment, Target};
+pub use variables::Variables;
 
 use connector::{Connector, Reach};
 use log::Beginning;
@@ -74,6 +76,8 @@ pub struct WebhookOptions {
     pub idle_connections: usize,
     /// Certificates to trust besides those of the system, in DER.
     pub root_certificates: Vec<Vec<u8>>,
+    /// Where the values of the variables that definitions name come from.
+    pub variables: Variables,
 }
 
 impl Default for WebhookOptions {
@@ -85,6 +89,7 @@ impl Default for WebhookOptions {
             idle_timeout: Duration::from_millis(1500),
             idle_connections: 512,
             root_certificates: Vec::new(),
+            variables: Variables::default(),
         }
     }
 }
@@ -95,6 +100,7 @@ pub struct WebhookClient {
     http: Client<Connector, Full<Bytes>>,
     response_limit: usize,
     user_agent: HeaderValue,
+    variables: Variables,
 }
 
 impl fmt::Debug for WebhookClient {
@@ -164,6 +170,7 @@ impl WebhookClient {
             http,
             response_limit: options.response_limit,
             user_agent: HeaderValue::from_static(concat!("changefeed/", env!("CARGO_PKG_VERSION"))),
+            variables: options.variables,
         })
     }
 

@@ -213,19 +213,23 @@ pub(crate) struct ConsumerList {
 
 /// A consumer's place in one shard, and how far behind it is.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct ConsumerOut {
-    pub(crate) name: String,
-    pub(crate) feed: String,
-    pub(crate) shard: i16,
-    pub(crate) cursor: String,
+pub struct ConsumerOut {
+    /// Its name.
+    pub name: String,
+    /// The feed.
+    pub feed: String,
+    /// The shard.
+    pub shard: i16,
+    /// The cursor of the last change it has read.
+    pub cursor: String,
     /// Numbered changes that it has not read yet.
-    pub(crate) lag_changes: i64,
+    pub lag_changes: i64,
     /// Milliseconds since the oldest of these got its number.
-    pub(crate) lag_ms: i64,
+    pub lag_ms: i64,
     /// Whether what comes after the cursor was trimmed already.
-    pub(crate) expired: bool,
+    pub expired: bool,
     /// Milliseconds since the cursor was last stored.
-    pub(crate) idle_ms: i64,
+    pub idle_ms: i64,
 }
 
 impl From<changefeed::Consumer> for ConsumerOut {

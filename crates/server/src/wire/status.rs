@@ -7,41 +7,55 @@ use super::feeds::ConsumerOut;
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents as of the last sample.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct Status {
-    pub(crate) version: String,
+pub struct Status {
+    /// The version of the program.
+    pub version: String,
     /// The instance that answers.
-    pub(crate) instance: String,
+    pub instance: String,
     /// When the sample was taken; none before the first.
-    pub(crate) sampled_at: Option<String>,
+    pub sampled_at: Option<String>,
     /// Milliseconds since then.
-    pub(crate) age_ms: u64,
-    pub(crate) database: DatabaseOut,
-    pub(crate) feeds: Vec<FeedStatus>,
-    pub(crate) consumers: Vec<ConsumerOut>,
-    pub(crate) triggers: Vec<TriggerStatus>,
-    pub(crate) watches: Vec<WatchBacklog>,
-    pub(crate) instances: Vec<InstanceOut>,
-    pub(crate) leases: Vec<LeaseOut>,
-    pub(crate) incidents: Vec<IncidentOut>,
+    pub age_ms: u64,
+    /// How the database is doing.
+    pub database: DatabaseOut,
+    /// The feeds, by id.
+    pub feeds: Vec<FeedStatus>,
+    /// The consumers of all feeds.
+    pub consumers: Vec<ConsumerOut>,
+    /// The event triggers, by name.
+    pub triggers: Vec<TriggerStatus>,
+    /// The watches, by name.
+    pub watches: Vec<WatchBacklog>,
+    /// The instances that were heard of.
+    pub instances: Vec<InstanceOut>,
+    /// Who holds which lease.
+    pub leases: Vec<LeaseOut>,
+    /// Shards that lost writers.
+    pub incidents: Vec<IncidentOut>,
 }
 
 /// How the database is doing.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct DatabaseOut {
+pub struct DatabaseOut {
     /// Whether the last sample could be taken.
-    pub(crate) reachable: bool,
+    pub reachable: bool,
     /// Why not.
-    pub(crate) error: Option<String>,
-    pub(crate) connections: ConnectionsOut,
+    pub error: Option<String>,
+    /// The connections of the instance that answers.
+    pub connections: ConnectionsOut,
 }
 
 /// The connections of the instance that answers.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct ConnectionsOut {
-    pub(crate) most: usize,
-    pub(crate) open: usize,
-    pub(crate) idle: usize,
-    pub(crate) waiting: usize,
+pub struct ConnectionsOut {
+    /// How many there may be.
+    pub most: usize,
+    /// How many there are.
+    pub open: usize,
+    /// How many of them nobody uses.
+    pub idle: usize,
+    /// How many callers wait for one.
+    pub waiting: usize,
 }
 
 impl From<changefeed::Connections> for ConnectionsOut {
@@ -57,95 +71,124 @@ impl From<changefeed::Connections> for ConnectionsOut {
 
 /// The traffic of a feed.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct FeedStatus {
-    pub(crate) feed: String,
-    pub(crate) id: i16,
+pub struct FeedStatus {
+    /// The feed.
+    pub feed: String,
+    /// Its number.
+    pub id: i16,
     /// Changes per second over the last step; none for feeds of ULIDs, and before the second sample.
-    pub(crate) rate: Option<f64>,
+    pub rate: Option<f64>,
     /// Changes that wait for their number.
-    pub(crate) pending: i64,
+    pub pending: i64,
     /// The longest lag of its shards.
-    pub(crate) lag_ms: i64,
-    pub(crate) shards: Vec<ShardStatus>,
+    pub lag_ms: i64,
+    /// Its shards.
+    pub shards: Vec<ShardStatus>,
     /// Why its state could not be read.
-    pub(crate) error: Option<String>,
+    pub error: Option<String>,
 }
 
 /// The traffic of a shard.
 #[derive(Debug, Clone, Default, Serialize, ToSchema)]
-pub(crate) struct ShardStatus {
-    pub(crate) shard: i16,
-    pub(crate) sweep_group: i16,
+pub struct ShardStatus {
+    /// The shard.
+    pub shard: i16,
+    /// The group whose sweeper numbers it.
+    pub sweep_group: i16,
     /// The newest number given, or the newest ULID written.
-    pub(crate) last: String,
-    pub(crate) pending: i64,
+    pub last: String,
+    /// What waits.
+    pub pending: i64,
     /// Milliseconds since that number or ULID was given.
-    pub(crate) since_ms: i64,
+    pub since_ms: i64,
     /// For how long changes have been waiting for their number, as far as samples have seen.
-    pub(crate) lag_ms: i64,
-    pub(crate) rate: Option<f64>,
+    pub lag_ms: i64,
+    /// Changes per second over the last step.
+    pub rate: Option<f64>,
 }
 
 /// How a trigger is doing.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct TriggerStatus {
-    pub(crate) trigger: String,
-    pub(crate) table: String,
-    pub(crate) paused: Option<String>,
-    pub(crate) pending: i64,
-    pub(crate) in_flight: i64,
-    pub(crate) dead: i64,
-    pub(crate) overdue_ms: Option<i64>,
+pub struct TriggerStatus {
+    /// Its name.
+    pub trigger: String,
+    /// The table.
+    pub table: String,
+    /// Why it delivers nothing at present.
+    pub paused: Option<String>,
+    /// What waits.
+    pub pending: i64,
+    /// Events that are being delivered.
+    pub in_flight: i64,
+    /// Events that were given up.
+    pub dead: i64,
+    /// Milliseconds that the oldest event is overdue.
+    pub overdue_ms: Option<i64>,
     /// Successful attempts per second over the last step.
-    pub(crate) success_rate: Option<f64>,
+    pub success_rate: Option<f64>,
     /// Failed attempts per second over the last step.
-    pub(crate) failure_rate: Option<f64>,
+    pub failure_rate: Option<f64>,
     /// Successful attempts of the instances that are there now.
-    pub(crate) success: u64,
+    pub success: u64,
     /// Their failed ones.
-    pub(crate) failure: u64,
+    pub failure: u64,
 }
 
 /// How a watch is doing.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct WatchBacklog {
-    pub(crate) watch: String,
-    pub(crate) table: String,
-    pub(crate) unprocessed: i64,
-    pub(crate) leased: i64,
-    pub(crate) parked: i64,
-    pub(crate) last_error: Option<String>,
-    pub(crate) idle_ms: Option<i64>,
-    pub(crate) suggested_workers: i64,
+pub struct WatchBacklog {
+    /// Its name.
+    pub watch: String,
+    /// The table.
+    pub table: String,
+    /// Changed rows that were not processed yet.
+    pub unprocessed: i64,
+    /// Those of them that an instance holds.
+    pub leased: i64,
+    /// Changed rows that were given up.
+    pub parked: i64,
+    /// The last error of a row that waits or is parked.
+    pub last_error: Option<String>,
+    /// Milliseconds since an instance last looked.
+    pub idle_ms: Option<i64>,
+    /// How many workers this backlog is good for.
+    pub suggested_workers: i64,
     /// Batches that the instances that are there now have handed over.
-    pub(crate) success: u64,
+    pub success: u64,
     /// Batches that failed.
-    pub(crate) failure: u64,
+    pub failure: u64,
 }
 
 /// An instance of `changefeed serve`.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct InstanceOut {
-    pub(crate) name: String,
+pub struct InstanceOut {
+    /// Its name.
+    pub name: String,
     /// `sweep`, `deliver`, `watch`, `http`.
-    pub(crate) roles: Vec<String>,
-    pub(crate) address: Option<String>,
-    pub(crate) version: String,
-    pub(crate) up_ms: i64,
-    pub(crate) seen_ms: i64,
+    pub roles: Vec<String>,
+    /// Where its HTTP server listens.
+    pub address: Option<String>,
+    /// The version of the program.
+    pub version: String,
+    /// Milliseconds since it was started.
+    pub up_ms: i64,
+    /// Milliseconds since it was last heard of.
+    pub seen_ms: i64,
     /// The leases that it holds.
-    pub(crate) leases: Vec<String>,
+    pub leases: Vec<String>,
 }
 
 /// Who holds a lease.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct LeaseOut {
-    pub(crate) name: String,
-    pub(crate) owner: String,
+pub struct LeaseOut {
+    /// Its name.
+    pub name: String,
+    /// Who holds it.
+    pub owner: String,
     /// How often it has changed hands.
-    pub(crate) generation: i64,
+    pub generation: i64,
     /// Milliseconds until it expires; negative when it has.
-    pub(crate) expires_in_ms: i64,
+    pub expires_in_ms: i64,
 }
 
 impl From<changefeed::LeaseHolder> for LeaseOut {
@@ -161,12 +204,16 @@ impl From<changefeed::LeaseHolder> for LeaseOut {
 
 /// A shard whose ULID writers had to go on without one of theirs.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct IncidentOut {
+pub struct IncidentOut {
+    /// The feed.
     #[schema(format = Uuid)]
-    pub(crate) feed: String,
-    pub(crate) shard: i32,
-    pub(crate) count: i64,
-    pub(crate) since_ms: i64,
+    pub feed: String,
+    /// The shard.
+    pub shard: i32,
+    /// How often.
+    pub count: i64,
+    /// Milliseconds since the last time.
+    pub since_ms: i64,
 }
 
 impl From<changefeed::Incident> for IncidentOut {

@@ -39,7 +39,7 @@ pub(super) fn forget(tx: &Connection, watch: &Watch) -> Result<()> {
 impl SqliteStore {
     /// Puts existing rows into the backlog of a function that begins with them. Goes on where it was
     /// cut off.
-    pub(super) async fn load(&self, watch: &Watch) -> Result<()> {
+    pub(crate) async fn load(&self, watch: &Watch) -> Result<()> {
         loop {
             let looking = watch.clone();
             let loading = self

@@ -6,32 +6,7 @@ use crate::args::CreateFeed;
 use crate::output::Out;
 
 pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Result<()> {
-    if args.shard_by.is_some() && args.from.is_none() && args.rows.is_none() {
-        return Err(crate::usage("--shard-by needs a table to look at")
-            .advise("add --from TABLE or --rows TABLE"));
-    }
-    let shard_by = args.shard_by.as_deref().map(|c| db.column(c)).transpose()?;
-    let source = match (&args.from, &args.rows) {
-        (Some(table), _) => Some(Source::Captured {
-            table: db.table(table)?,
-            shard_by,
-        }),
-        (None, Some(table)) => Some(Source::Joined {
-            table: db.table(table)?,
-            change_id_column: db.column(&args.change_id_column)?,
-            shard_by,
-        }),
-        (None, None) => ulids(db, &args)?,
-    };
-    let new = NewFeed {
-        name: args.name,
-        id: args.id,
-        comment: args.comment,
-        shards: args.shards,
-        sweep_group: args.sweep_group,
-        start: args.start,
-        source,
-    };
+    let new = new_feed(db, args)?;
     let feed = db.create_feed(&new).await?;
     let definition = feed.definition();
     if out.is_json() {
@@ -53,6 +28,36 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
         )),
         _ => Ok(()),
     }
+}
+
+/// The feed that was typed, or written in a file.
+pub(crate) fn new_feed(db: &Changefeed, args: CreateFeed) -> Result<NewFeed> {
+    if args.shard_by.is_some() && args.from.is_none() && args.rows.is_none() {
+        return Err(crate::usage("--shard-by needs a table to look at")
+            .advise("add --from TABLE or --rows TABLE"));
+    }
+    let shard_by = args.shard_by.as_deref().map(|c| db.column(c)).transpose()?;
+    let source = match (&args.from, &args.rows) {
+        (Some(table), _) => Some(Source::Captured {
+            table: db.table(table)?,
+            shard_by,
+        }),
+        (None, Some(table)) => Some(Source::Joined {
+            table: db.table(table)?,
+            change_id_column: db.column(&args.change_id_column)?,
+            shard_by,
+        }),
+        (None, None) => ulids(db, &args)?,
+    };
+    Ok(NewFeed {
+        name: args.name,
+        id: args.id,
+        comment: args.comment,
+        shards: args.shards,
+        sweep_group: args.sweep_group,
+        start: args.start,
+        source,
+    })
 }
 
 /// The rows of ULID transactions. The command line gives all four or none of these.

@@ -29,7 +29,8 @@ pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> 
     out.line("`changefeed serve` or `changefeed deliver` delivers its events")
 }
 
-fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition> {
+/// The trigger that was typed, or written in a file.
+pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition> {
     // Nothing chosen: everything that happens to a row.
     let everything = !args.insert && args.update.is_none() && !args.delete && !args.manual;
     let columns = |names: &str| -> Result<Vec<String>> {

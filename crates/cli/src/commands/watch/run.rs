@@ -33,7 +33,11 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     let settings = args.settings.settings();
     settings.validate()?;
     let definition = definition(&args.target, &args.settings);
-    let function = function_of(&name, &definition, WebhookOptions::default())?;
+    let webhooks = WebhookOptions {
+        variables: args.variables,
+        ..WebhookOptions::default()
+    };
+    let function = function_of(&name, &definition, webhooks)?;
     let spec = WatchSpec {
         from: args.from,
         columns: definition.with_columns,
@@ -69,8 +73,9 @@ pub(crate) fn function_of(
     webhooks: WebhookOptions,
 ) -> Result<Option<Box<dyn WatchFunction>>> {
     if definition.webhook.is_some() {
+        let variables = webhooks.variables.clone();
         let client = WebhookClient::new(webhooks)?;
-        let environment = |variable: &str| std::env::var(variable).ok();
+        let environment = |variable: &str| variables.get(variable);
         let post = PostBatches::prepare(client, name, definition, &environment)?;
         return Ok(Some(Box::new(post)));
     }
@@ -121,10 +126,7 @@ pub(crate) async fn serve(
     let terms = Terms {
         owner: owner.to_owned(),
         allow_exec: args.allow_exec,
-        webhooks: WebhookOptions {
-            allow_private_addresses: !args.deliver.refuse_private_addresses,
-            ..WebhookOptions::default()
-        },
+        webhooks: args.deliver.webhooks(),
     };
     let mut running: BTreeMap<WatchName, Running> = BTreeMap::new();
     loop {

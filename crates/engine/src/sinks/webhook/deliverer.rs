@@ -37,7 +37,7 @@ impl Webhooks {
         {
             return Ok(target.clone());
         }
-        let environment = |name: &str| std::env::var(name).ok();
+        let environment = |name: &str| self.client.variables.get(name);
         let target = Target::prepare(&trigger.definition.name, delivery, &environment)?;
         let target = Arc::new(target);
         targets.insert(trigger.id, (delivery.clone(), target.clone()));

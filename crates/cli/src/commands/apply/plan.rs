@@ -1,0 +1,312 @@
+//! What has to be done so that a database has what a file says.
+
+use changefeed::{
+    Changefeed, EventTrigger, Feed, Fold, NewFeed, Result, Shard, Step, TriggerDefinition, Watch,
+    WatchDefinition, WatchSpec, without_secrets,
+};
+use serde::Serialize;
+
+use super::keys::{self, Difference, Keys, differences};
+use super::wanted::Wanted;
+
+/// What is done to a definition.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Action {
+    Create,
+    Change,
+    Drop,
+    /// It cannot be changed into what is wanted.
+    Refuse,
+}
+
+/// One definition that is not as it should be.
+#[derive(Debug, Serialize)]
+pub(super) struct Entry {
+    pub(super) action: Action,
+    pub(super) kind: &'static str,
+    pub(super) name: String,
+    pub(super) changes: Vec<Difference>,
+    /// What is lost, or why it cannot be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) note: Option<String>,
+    #[serde(skip)]
+    steps: Vec<Step>,
+}
+
+/// All of them, in the order in which they are done.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    pub(super) entries: Vec<Entry>,
+    /// What the file does not say anything about.
+    pub(super) left: Vec<String>,
+}
+
+impl Plan {
+    /// Compares. What is not in the file is dropped only with `prune`.
+    pub(super) async fn make(db: &Changefeed, wanted: &Wanted, prune: bool) -> Result<Plan> {
+        let feeds = db.store().feeds().await?;
+        let triggers = db.store().triggers().await?;
+        let watches = db.store().watches().await?;
+        let mut plan = Plan::default();
+        let mut drops_after = Vec::new();
+        for there in triggers.iter().filter(|t| !wanted.has_trigger(t)) {
+            plan.superfluous(drop_trigger(there), prune);
+        }
+        for there in feeds.iter().filter(|f| !wanted.has_feed(f)) {
+            // One that a trigger writes to until it is changed goes after that.
+            let written = triggers
+                .iter()
+                .any(|t| writes_to(t, there) && wanted.has_trigger(t));
+            match written && prune {
+                true => drops_after.push(drop_feed(there)),
+                false => plan.superfluous(drop_feed(there), prune),
+            }
+        }
+        for new in &wanted.feeds {
+            match feeds.iter().find(|f| f.name == new.name) {
+                None => plan.entries.push(create_feed(new)),
+                Some(there) => plan
+                    .entries
+                    .extend(change_feed(there, new, db.store().fold())),
+            }
+        }
+        for (new, paused) in &wanted.triggers {
+            let there = triggers.iter().find(|t| t.definition.name == new.name);
+            plan.entries.extend(put_trigger(there, new, *paused));
+        }
+        plan.entries.extend(drops_after);
+        // Only those that `serve` runs: others belong to programs of their own.
+        let defined = watches.iter().filter(|w| w.definition.is_some());
+        for there in defined.filter(|w| !wanted.watches.iter().any(|n| n.name == w.name)) {
+            plan.superfluous(drop_watch(there), prune);
+        }
+        for new in &wanted.watches {
+            let there = watches.iter().find(|w| w.name == new.name);
+            plan.entries.extend(put_watch(there, new));
+        }
+        Ok(plan)
+    }
+
+    fn superfluous(&mut self, entry: Entry, prune: bool) {
+        match prune {
+            true => self.entries.push(entry),
+            false => self.left.push(format!("{} {}", entry.kind, entry.name)),
+        }
+    }
+
+    pub(super) fn count(&self, action: Action) -> usize {
+        self.entries.iter().filter(|e| e.action == action).count()
+    }
+
+    pub(super) fn steps(&self) -> Vec<Step> {
+        let steps = self.entries.iter().flat_map(|e| e.steps.clone());
+        steps.collect()
+    }
+}
+
+impl Wanted {
+    fn has_trigger(&self, there: &EventTrigger) -> bool {
+        let mut names = self.triggers.iter().map(|(t, _)| &t.name);
+        names.any(|name| *name == there.definition.name)
+    }
+
+    /// Whether a feed is defined, or belongs to a trigger that is.
+    fn has_feed(&self, there: &Feed) -> bool {
+        let bound = |t: &TriggerDefinition| {
+            let binding = t.capture.feed.as_ref();
+            binding.is_some_and(|b| b.feed == there.name)
+        };
+        self.feeds.iter().any(|f| f.name == there.name)
+            || self.triggers.iter().any(|(t, _)| bound(t))
+    }
+}
+
+fn writes_to(trigger: &EventTrigger, feed: &Feed) -> bool {
+    let binding = trigger.definition.capture.feed.as_ref();
+    binding.is_some_and(|b| b.feed == feed.name)
+}
+
+impl Entry {
+    fn new(action: Action, kind: &'static str, name: impl ToString) -> Self {
+        Entry {
+            action,
+            kind,
+            name: name.to_string(),
+            changes: Vec::new(),
+            note: None,
+            steps: Vec::new(),
+        }
+    }
+
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    fn changes(mut self, changes: Vec<Difference>) -> Self {
+        self.changes = changes;
+        self
+    }
+
+    fn note(mut self, note: impl Into<String>) -> Self {
+        self.note = Some(note.into());
+        self
+    }
+}
+
+fn drop_feed(there: &Feed) -> Entry {
+    Entry::new(Action::Drop, "feed", &there.name)
+        .note("its changes and the cursors of its consumers are lost")
+        .step(Step::DropFeed(there.clone()))
+}
+
+fn drop_trigger(there: &EventTrigger) -> Entry {
+    Entry::new(Action::Drop, "trigger", &there.definition.name)
+        .note("its events stay in the log; those that were not delivered are archived")
+        .step(Step::DropTrigger(there.clone()))
+}
+
+fn drop_watch(there: &Watch) -> Entry {
+    Entry::new(Action::Drop, "watch", &there.name)
+        .note("the changes that wait in its backlog are lost")
+        .step(Step::DropWatch(there.clone()))
+}
+
+fn create_feed(new: &NewFeed) -> Entry {
+    Entry::new(Action::Create, "feed", &new.name)
+        .changes(differences(&Keys::new(), &keys::new_feed(new)))
+        .step(Step::CreateFeed(new.clone()))
+}
+
+fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
+    let mut changes = differences(&keys::feed(there, new), &keys::new_feed(new));
+    if fold == Fold::Keep {
+        // The database finds tables and columns without regard to case, and so do we.
+        changes.retain(|c| !(names_something(c.key) && same_but_for_case(c)));
+    }
+    if changes.is_empty() {
+        return None;
+    }
+    let fixed: Vec<&str> = changes
+        .iter()
+        .map(|c| c.key)
+        .filter(|key| !matches!(*key, "comment" | "sweep_group"))
+        .collect();
+    if !fixed.is_empty() {
+        let fixed = fixed.join(", ");
+        let entry = Entry::new(Action::Refuse, "feed", &new.name).changes(changes);
+        return Some(entry.note(format!(
+            "{fixed} of a feed cannot be changed: its readers and their cursors depend on it. Write \
+             what it was, give the new feed another name, or `changefeed feed drop {}` first",
+            new.name
+        )));
+    }
+    let changed = Feed {
+        comment: new.comment.clone(),
+        shards: there
+            .shards
+            .iter()
+            .map(|s| Shard {
+                sweep_group: new.sweep_group,
+                ..s.clone()
+            })
+            .collect(),
+        ..there.clone()
+    };
+    let entry = Entry::new(Action::Change, "feed", &new.name).changes(changes);
+    Some(entry.step(Step::ChangeFeed(changed)))
+}
+
+fn names_something(key: &str) -> bool {
+    !matches!(key, "comment" | "id" | "shards" | "sweep_group" | "start")
+}
+
+fn same_but_for_case(change: &Difference) -> bool {
+    match (&change.from, &change.to) {
+        (Some(from), Some(to)) => from.to_string().eq_ignore_ascii_case(&to.to_string()),
+        _ => false,
+    }
+}
+
+/// What stands in `paused` of a trigger that a file has paused.
+const PAUSED: &str = "by changefeed.toml";
+
+fn put_trigger(
+    there: Option<&EventTrigger>,
+    new: &TriggerDefinition,
+    paused: Option<bool>,
+) -> Option<Entry> {
+    let old = there.map(|t| &t.definition);
+    let same = old == Some(new);
+    let is_paused = there.is_some_and(|t| t.paused.is_some());
+    let turned = paused.filter(|paused| *paused != is_paused);
+    if same && turned.is_none() {
+        return None;
+    }
+    let shown = |definition: &TriggerDefinition| {
+        keys::trigger(&TriggerDefinition {
+            delivery: without_secrets(&definition.delivery),
+            ..definition.clone()
+        })
+    };
+    let mut changes = differences(&old.map_or_else(Keys::new, shown), &shown(new));
+    if !same && changes.is_empty() {
+        // Only values that are not shown are different.
+        changes.push(Difference {
+            key: "webhook or header",
+            from: None,
+            to: None,
+        });
+    }
+    if let Some(paused) = turned {
+        changes.push(Difference {
+            key: "paused",
+            from: there.map(|_| is_paused.into()),
+            to: Some(paused.into()),
+        });
+    }
+    let mut entry =
+        match there {
+            None => Entry::new(Action::Create, "trigger", &new.name)
+                .step(Step::CreateTrigger(new.clone())),
+            Some(_) if same => Entry::new(Action::Change, "trigger", &new.name),
+            Some(_) => Entry::new(Action::Change, "trigger", &new.name)
+                .step(Step::ChangeTrigger(new.clone())),
+        };
+    if let Some(paused) = turned {
+        let reason = paused.then(|| PAUSED.to_owned());
+        entry = entry.step(Step::PauseTrigger(new.name.clone(), reason));
+    }
+    Some(entry.changes(changes))
+}
+
+fn put_watch(there: Option<&Watch>, new: &WatchSpec) -> Option<Entry> {
+    let wanted = new.definition.clone().unwrap_or_default();
+    let after = keys::watch(&new.table.to_string(), &wanted);
+    let put = Step::PutWatch(new.clone());
+    let Some(there) = there else {
+        let changes = differences(&Keys::new(), &after);
+        let entry = Entry::new(Action::Create, "watch", &new.name).changes(changes);
+        return Some(entry.step(put));
+    };
+    let before = match &there.definition {
+        Some(definition) => keys::watch(&there.table.to_string(), definition),
+        // A function that runs elsewhere has none.
+        None => keys::watch(&there.table.to_string(), &WatchDefinition::default()),
+    };
+    let changes = differences(&before, &after);
+    if changes.is_empty() {
+        return None;
+    }
+    if there.table != new.table {
+        let entry = Entry::new(Action::Refuse, "watch", &new.name).changes(changes);
+        return Some(entry.note(format!(
+            "the table of a watch cannot be changed: give the new watch another name, or \
+             `changefeed watch drop {}` first",
+            new.name
+        )));
+    }
+    let entry = Entry::new(Action::Change, "watch", &new.name).changes(changes);
+    Some(entry.step(put))
+}

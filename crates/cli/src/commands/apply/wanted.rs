@@ -1,0 +1,118 @@
+//! What a file defines, as this database would have it.
+
+use changefeed::{
+    CHANGES_PER_WORKER, Changefeed, Delivery, NewFeed, Result, Setting, Source, TableName,
+    TriggerDefinition, WatchSpec, without_secrets,
+};
+
+use crate::commands::{feed, trigger, watch};
+use crate::config::{Config, Place};
+
+/// The definitions of a file. Tables are named as the database names them.
+pub(super) struct Wanted {
+    pub(super) feeds: Vec<NewFeed>,
+    /// With whether it is paused, if the file says that.
+    pub(super) triggers: Vec<(TriggerDefinition, Option<bool>)>,
+    pub(super) watches: Vec<WatchSpec>,
+}
+
+impl Wanted {
+    pub(super) async fn of(db: &Changefeed, config: Config) -> Result<Wanted> {
+        let mut wanted = Wanted {
+            feeds: Vec::new(),
+            triggers: Vec::new(),
+            watches: Vec::new(),
+        };
+        for written in config.feeds {
+            let feed = feed_of(db, feed::new_feed(db, written.value)).await;
+            wanted.feeds.push(feed.map_err(|e| written.place.of(e))?);
+        }
+        for written in config.triggers {
+            let paused = config.paused.get(written.value.name.as_str()).copied();
+            let trigger = trigger_of(db, trigger::definition(db, written.value)).await;
+            let trigger = trigger.map_err(|e| written.place.of(e))?;
+            refuse_secrets(&trigger.delivery, &written.place)?;
+            wanted.triggers.push((trigger, paused));
+        }
+        for written in config.watches {
+            let watch = watch_of(db, watch::spec(db, written.value)).await;
+            let watch = watch.map_err(|e| written.place.of(e))?;
+            let webhook = watch.definition.as_ref().and_then(|d| d.webhook.clone());
+            refuse_secrets(&delivery_to(webhook), &written.place)?;
+            wanted.watches.push(watch);
+        }
+        Ok(wanted)
+    }
+}
+
+/// A delivery of which nothing is known but the address.
+pub(super) fn delivery_to(webhook: Option<String>) -> Delivery {
+    Delivery {
+        webhook: webhook.map(Setting::Value),
+        ..Delivery::default()
+    }
+}
+
+async fn find(db: &Changefeed, table: &mut TableName) -> Result<()> {
+    *table = db.store().find_table(table).await?;
+    Ok(())
+}
+
+async fn feed_of(db: &Changefeed, new: Result<NewFeed>) -> Result<NewFeed> {
+    let mut new = new?;
+    new.validate()?;
+    match &mut new.source {
+        Some(
+            Source::Captured { table, .. }
+            | Source::Joined { table, .. }
+            | Source::Ulid { table, .. },
+        ) => find(db, table).await?,
+        Some(Source::Events) | None => {}
+    }
+    Ok(new)
+}
+
+async fn trigger_of(
+    db: &Changefeed,
+    definition: Result<TriggerDefinition>,
+) -> Result<TriggerDefinition> {
+    let mut definition = definition?;
+    definition.validate()?;
+    find(db, &mut definition.table).await?;
+    Ok(definition)
+}
+
+async fn watch_of(db: &Changefeed, spec: Result<WatchSpec>) -> Result<WatchSpec> {
+    let mut spec = spec?;
+    find(db, &mut spec.table).await?;
+    spec.replace = true;
+    // What is not said is the default, also where something else was said before.
+    spec.max_changes_per_worker
+        .get_or_insert(u32::try_from(CHANGES_PER_WORKER).unwrap_or(u32::MAX));
+    Ok(spec)
+}
+
+/// Files are shown around and kept in repositories, so nothing that looks like a secret may be in one.
+fn refuse_secrets(delivery: &Delivery, place: &Place) -> Result<()> {
+    let shown = without_secrets(delivery);
+    for (header, shown) in delivery.headers.iter().zip(&shown.headers) {
+        if header.value != shown.value {
+            return Err(place.error(format!(
+                "the header '{0}' looks like a secret, which is not written in this file: write \
+                 {0} = {{ env = \"NAME\" }}",
+                header.name
+            )));
+        }
+    }
+    let hides = |setting: &Option<Setting>| match setting {
+        Some(Setting::Value(url)) => url.contains("***"),
+        _ => false,
+    };
+    if hides(&shown.webhook) && !hides(&delivery.webhook) {
+        return Err(place.error(
+            "the webhook's URL holds a secret, which is not written in this file: a trigger takes \
+             webhook = { env = \"NAME\" }",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! What has to be done so that a database has the definitions that a file says.
+
+use crate::{
+    EventTrigger, Feed, NewFeed, TriggerDefinition, TriggerName, Watch, WatchName, WatchSpec,
+};
+
+/// One thing to be done. Tables are named as
+/// [`find_table`](crate::DefinitionStore::find_table) names them.
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// Creates a feed.
+    CreateFeed(NewFeed),
+    /// Gives a feed the comment and its shards the sweep groups that it has here. Nothing else of a
+    /// feed can be changed.
+    ChangeFeed(Feed),
+    /// Removes a feed and everything in it.
+    DropFeed(Feed),
+    /// Creates an event trigger.
+    CreateTrigger(TriggerDefinition),
+    /// Changes the event trigger of this name; it keeps its events.
+    ChangeTrigger(TriggerDefinition),
+    /// Stops the deliveries of an event trigger for a reason, or lets them go on.
+    PauseTrigger(TriggerName, Option<String>),
+    /// Removes an event trigger; its events stay in the log.
+    DropTrigger(EventTrigger),
+    /// Defines a watch, or puts this definition in the place of the one that it has.
+    PutWatch(WatchSpec),
+    /// Removes a watch and its backlog.
+    DropWatch(Watch),
+}
+
+impl Step {
+    /// The name of the watch that this is about.
+    pub fn watch(&self) -> Option<&WatchName> {
+        match self {
+            Step::PutWatch(spec) => Some(&spec.name),
+            Step::DropWatch(watch) => Some(&watch.name),
+            _ => None,
+        }
+    }
+}
