@@ -14,10 +14,12 @@ mod idle;
 mod latency;
 mod machine;
 mod postgres;
+mod rate;
 mod report;
 mod sample;
 mod scale;
 mod sqlite;
+mod sqlserver;
 mod sweeping;
 
 pub use report::{Bound, Budget, Measure, Report, Row};
@@ -40,7 +42,7 @@ pub async fn feeds(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::feeds(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::feeds(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("feeds")),
+            Backend::SqlServer { url } => sqlserver::feeds(&url, scale, findings).await,
         },
     )
     .await
@@ -54,7 +56,7 @@ pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("ulids")),
+            Backend::SqlServer { url } => sqlserver::ulids(&url, scale, findings).await,
         },
     )
     .await
@@ -74,7 +76,7 @@ pub async fn events(
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::events(&url, program, scale, findings).await,
             Backend::Sqlite { path } => sqlite::events(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("events")),
+            Backend::SqlServer { url } => sqlserver::events(&url, program, scale, findings).await,
         },
     )
     .await
@@ -108,7 +110,7 @@ pub async fn http(
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::http(&url, program, scale, findings).await,
             Backend::Sqlite { path } => sqlite::http(&path, program, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("pages over HTTP")),
+            Backend::SqlServer { url } => sqlserver::http(&url, program, scale, findings).await,
         },
     )
     .await

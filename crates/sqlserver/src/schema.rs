@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
+use changefeed_core::{
+    Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore,
+};
 
-use crate::SqlServerStore;
 use crate::connection::Connection;
+use crate::{SqlServerStore, surroundings};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 5] = [
@@ -115,6 +117,12 @@ impl SchemaStore for SqlServerStore {
         connection.commit().await?;
         self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        let mut connection = self.raw_connection().await?;
+        let schema = installed(&mut connection).await?;
+        surroundings::look(&mut connection, schema).await
     }
 }
 

@@ -13,9 +13,9 @@ use changefeed::{
     WatchName, WatchSettings, WatchSpec, Watcher,
 };
 
-use super::rate;
 use super::scratch::Scratch;
 use super::session::{Session, db};
+use crate::rate;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;

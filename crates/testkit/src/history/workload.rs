@@ -14,7 +14,7 @@ use crate::backend::{Backend, Session, SqlError, read_all, settle};
 use crate::eventually;
 
 /// How long the writers go on for the sake of readers who have not read anything yet.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How much of what.
 #[derive(Debug, Clone)]
@@ -112,7 +112,8 @@ impl Workload {
                 // procedures for each new session.
                 while began.elapsed() < duration && done < most
                     || !meanwhile_ended.load(Ordering::Relaxed)
-                    || !writer.recorder.anything_read() && began.elapsed() < PATIENCE
+                    || !writer.recorder.anything_read()
+                        && began.elapsed() < PATIENCE * crate::patience()
                 {
                     writer.transaction().await;
                     done += 1;
