@@ -21,6 +21,7 @@ mod scale;
 mod sqlite;
 mod sqlserver;
 mod sweeping;
+mod watches;
 
 pub use report::{Bound, Budget, Measure, Report, Row};
 pub use scale::Options;
@@ -28,7 +29,7 @@ pub use scale::Options;
 use std::path::Path;
 use std::time::Instant;
 
-use changefeed::{Backend, Error, Kind, Result};
+use changefeed::{Backend, Result};
 use machine::Machine;
 use report::Findings;
 use scale::Scale;
@@ -90,7 +91,7 @@ pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Re
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("watches")),
+            Backend::SqlServer { url } => sqlserver::watches(&url, scale, findings).await,
         },
     )
     .await
@@ -114,13 +115,6 @@ pub async fn http(
         },
     )
     .await
-}
-
-fn not_yet(what: &str) -> Error {
-    Error::new(
-        Kind::Unsupported,
-        format!("{what} are not measured on SQL Server yet"),
-    )
 }
 
 /// Runs measures, which return the name of the database, and reports them.

@@ -7,6 +7,7 @@ mod read;
 mod scratch;
 mod sweep;
 mod ulids;
+mod watches;
 
 use std::path::Path;
 
@@ -46,6 +47,17 @@ pub(crate) async fn events(
 ) -> Result<String> {
     let scratch = Scratch::prepare(url).await?;
     let measured = events::measure(&scratch, program, scale, findings).await;
+    finish(scratch, measured, findings).await
+}
+
+/// Measures watches and returns the server's name and version.
+pub(crate) async fn watches(
+    url: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<String> {
+    let scratch = Scratch::prepare(url).await?;
+    let measured = watches::measure(&scratch, scale, findings).await;
     finish(scratch, measured, findings).await
 }
 

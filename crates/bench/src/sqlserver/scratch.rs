@@ -41,7 +41,7 @@ create unique index ix_bench_number
     where change_sequence_number is not null;";
 
 /// Whatever any of the measures may have made.
-const EVERY_TABLE: [&str; 11] = [
+const EVERY_TABLE: [&str; 12] = [
     "row",
     "bare_row",
     "change",
@@ -53,6 +53,7 @@ const EVERY_TABLE: [&str; 11] = [
     "bare_orders",
     "tracked",
     "untracked",
+    "queue",
 ];
 
 /// Everything that the measures share.
