@@ -352,7 +352,9 @@ begin
                          primary key (feed_id, shard));
     declare @held table (feed_id smallint not null, shard smallint not null,
                          told bigint not null, primary key (feed_id, shard));
-    declare @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group), @name nvarchar(255);
+    declare @name nvarchar(255), @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group
+        --@babelfish , N'/', db_id()
+    );
     declare @result int, @deadline datetime2(3), @delay datetime = dateadd(millisecond, isnull(@sleep_milliseconds, 20), 0);
     declare @feed_id smallint, @shard smallint, @last bigint, @found bigint, @lag bigint;
     declare @retake bit;

@@ -26,9 +26,10 @@ const MIGRATIONS: [(i32, &str); 5] = [
     (5, include_str!("../migrations/0005_access.sql")),
 ];
 
-/// Keeps migrations apart, until the transaction ends.
-const LOCK: &str = "declare @result int; \
-     exec @result = sp_getapplock @Resource = 'changefeed.migrate', @LockMode = 'Exclusive', \
+/// Keeps migrations apart, until the transaction ends. Locks of Babelfish are those of the server, so
+/// the name is told apart by the database.
+const LOCK: &str = "declare @result int, @lock nvarchar(255) = concat(N'changefeed.migrate/', db_id()); \
+     exec @result = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive', \
          @LockOwner = 'Transaction', @LockTimeout = 120000; \
      if @result < 0 throw 55000, 'changefeed: another migration is at work', 1";
 

@@ -20,8 +20,8 @@ const LEASE: Duration = Duration::from_secs(1800);
 
 /// Held for the whole run by the one session that measures in this database. Not asked for with no
 /// patience at all: Babelfish does not know how to say no at once.
-const ALONE: &str = "declare @result int; \
-     exec @result = sp_getapplock @Resource = N'changefeed.bench', @LockMode = 'Exclusive', \
+const ALONE: &str = "declare @result int, @lock nvarchar(255) = concat(N'changefeed.bench/', db_id()); \
+     exec @result = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive', \
          @LockOwner = 'Session', @LockTimeout = 100; \
      select @result";
 
