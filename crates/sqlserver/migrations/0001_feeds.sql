@@ -544,6 +544,7 @@ GO
 --@babelfish     declare @code int = 1;
 --@babelfish     set @text = replace(replace(@text, N'\', N'\\\\'), N'"', N'\"');
 --@babelfish     set @text = replace(replace(replace(@text, nchar(9), N'\t'), nchar(10), N'\n'), nchar(13), N'\r');
+--@babelfish     if regexp_count(@text collate Latin1_General_BIN2, N'[\x01-\x1f]' collate Latin1_General_BIN2) = 0 return @text;
 --@babelfish     while @code < 32
 --@babelfish     begin
 --@babelfish         set @text = replace(@text, nchar(@code), N'\u00' + substring(N'01', @code / 16 + 1, 1) + substring(N'0123456789abcdef', @code % 16 + 1, 1));
