@@ -14,11 +14,14 @@ mod idle;
 mod latency;
 mod machine;
 mod postgres;
+mod rate;
 mod report;
 mod sample;
 mod scale;
 mod sqlite;
+mod sqlserver;
 mod sweeping;
+mod watches;
 
 pub use report::{Bound, Budget, Measure, Report, Row};
 pub use scale::Options;
@@ -26,7 +29,7 @@ pub use scale::Options;
 use std::path::Path;
 use std::time::Instant;
 
-use changefeed::{Backend, Error, Kind, Result};
+use changefeed::{Backend, Result};
 use machine::Machine;
 use report::Findings;
 use scale::Scale;
@@ -40,7 +43,7 @@ pub async fn feeds(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::feeds(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::feeds(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("feeds")),
+            Backend::SqlServer { url } => sqlserver::feeds(&url, scale, findings).await,
         },
     )
     .await
@@ -54,7 +57,7 @@ pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Resu
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("ulids")),
+            Backend::SqlServer { url } => sqlserver::ulids(&url, scale, findings).await,
         },
     )
     .await
@@ -74,7 +77,7 @@ pub async fn events(
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::events(&url, program, scale, findings).await,
             Backend::Sqlite { path } => sqlite::events(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("events")),
+            Backend::SqlServer { url } => sqlserver::events(&url, program, scale, findings).await,
         },
     )
     .await
@@ -88,7 +91,7 @@ pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Re
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
             Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("watches")),
+            Backend::SqlServer { url } => sqlserver::watches(&url, scale, findings).await,
         },
     )
     .await
@@ -108,17 +111,10 @@ pub async fn http(
         async |scale, findings| match Backend::parse(url)? {
             Backend::Postgres { url } => postgres::http(&url, program, scale, findings).await,
             Backend::Sqlite { path } => sqlite::http(&path, program, scale, findings).await,
-            Backend::SqlServer { .. } => Err(not_yet("pages over HTTP")),
+            Backend::SqlServer { url } => sqlserver::http(&url, program, scale, findings).await,
         },
     )
     .await
-}
-
-fn not_yet(what: &str) -> Error {
-    Error::new(
-        Kind::Unsupported,
-        format!("{what} are not measured on SQL Server yet"),
-    )
 }
 
 /// Runs measures, which return the name of the database, and reports them.

@@ -3,7 +3,6 @@
 mod events;
 mod history;
 mod publish;
-mod rate;
 mod read;
 mod scratch;
 mod session;

@@ -34,7 +34,7 @@ pub use changefeed_engine::{
 pub use changefeed_postgres as postgres;
 /// The SQLite store: `rusqlite` and what works inside the application's own transaction.
 pub use changefeed_sqlite as sqlite;
-/// The SQL Server store, and what works inside the application's own transaction.
+/// The SQL Server store: `tiberius` and what works inside the application's own transaction.
 pub use changefeed_sqlserver as sqlserver;
 pub use events::TriggerHandle;
 /// The combinators that go with [`FeedHandle::follow`].

@@ -416,33 +416,6 @@ pub struct Cleaned {
     pub more: bool,
 }
 
-/// What `doctor` has to say about one thing.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Finding {
-    /// How bad it is.
-    pub severity: Severity,
-    /// What it is about.
-    pub subject: String,
-    /// One sentence.
-    pub message: String,
-    /// What to do.
-    pub advice: Option<String>,
-}
-
-/// How bad a finding is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Severity {
-    /// As it should be.
-    Ok,
-    /// Good to know: a limit of this database.
-    Note,
-    /// Should be looked at.
-    Warning,
-    /// A promise is at risk.
-    Problem,
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

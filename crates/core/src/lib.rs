@@ -15,6 +15,7 @@ mod delivery;
 mod error;
 mod event;
 mod feed;
+mod finding;
 mod instance;
 mod lease;
 mod name;
@@ -42,14 +43,15 @@ pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
 pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
-    Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finding,
-    Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, Severity,
-    TriggerState, Wanted, cut_off_by, session_json, trace_json,
+    Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finished,
+    LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, TriggerState, Wanted,
+    cut_off_by, session_json, trace_json,
 };
 pub use feed::{
     Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
     Trimmed,
 };
+pub use finding::{Finding, Severity};
 pub use instance::{Announcement, Connections, Instance, Tallies, Tally};
 pub use lease::{Lease, LeaseHolder};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};

@@ -30,6 +30,10 @@ pub trait SchemaStore: Send + Sync {
 
     /// Removes everything of ours, triggers on the application's tables included.
     async fn uninstall(&self) -> Result<()>;
+
+    /// Looks at the server, its settings, its clock and what this user may do. Nothing of ours
+    /// need be installed for that.
+    async fn server_findings(&self) -> Result<Vec<Finding>>;
 }
 
 /// Feeds and what is in them.

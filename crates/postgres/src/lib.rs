@@ -28,6 +28,7 @@ mod quote;
 mod read;
 mod schema;
 mod source;
+mod surroundings;
 mod sweep;
 mod template;
 mod tracking;

@@ -3,11 +3,13 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
+use changefeed_core::{
+    Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore,
+};
 use tokio_postgres::GenericClient;
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::{PostgresStore, surroundings};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 5] = [
@@ -118,5 +120,9 @@ impl SchemaStore for PostgresStore {
         transaction.commit().await.map_err(db)?;
         self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        surroundings::look(&**self.raw_client().await?).await
     }
 }

@@ -64,6 +64,7 @@ passing! { SchemaStore {
     schema() -> SchemaState;
     migrate() -> Migration;
     uninstall() -> ();
+    server_findings() -> Vec<Finding>;
 } }
 
 passing! { FeedStore {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore, crash_point, require_current,
+    Finding, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore, Severity, crash_point,
+    require_current,
 };
 use rusqlite::{Connection, ErrorCode, OptionalExtension};
 
@@ -102,6 +103,28 @@ impl SchemaStore for SqliteStore {
                 Ok(())
             })
             .await
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        let mode: String = self
+            .pool()
+            .read(|tx| {
+                tx.query_row("pragma journal_mode", [], |row| row.get(0))
+                    .explained()
+            })
+            .await?;
+        let version = format!("SQLite {}, journal mode {mode}", rusqlite::version());
+        Ok(vec![if mode == "wal" {
+            Finding::new(Severity::Ok, "file", version, None)
+        } else {
+            Finding::new(
+                Severity::Warning,
+                "file",
+                format!("{version}: readers and the writer wait for each other"),
+                "`changefeed migrate` switches to WAL, unless the file system cannot do it"
+                    .to_owned(),
+            )
+        }])
     }
 }
 

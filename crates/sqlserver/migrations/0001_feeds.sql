@@ -43,8 +43,9 @@ GO
 -- The primary key is not the clustered index, and that matters: inserting a change checks its
 -- shard by the primary key and locks an entry of that index, while a sweep locks the row itself.
 -- So a writer in a long serializable transaction does not keep the shard from being swept.
--- Babelfish loses the schema of a table when it checks a foreign key of a row that is updated
--- twice, so shards are removed with their feed by a trigger there.
+-- Babelfish mistakes the schema of a table when it checks a foreign key in a session that has called
+-- a procedure, and an insert of the application fails. So there are no foreign keys there: triggers refuse
+-- what has no shard, and remove what belongs to a shard or a feed that goes.
 create table changefeed.shard (
     feed_id                     smallint not null
         constraint fk_shard_feed references changefeed.feed (feed_id) on delete cascade --@sqlserver
@@ -73,16 +74,17 @@ create table changefeed.progress (
     shard                       smallint not null,
     last_change_sequence_number bigint not null,
     swept_at                    datetime2(6) not null,
-    constraint pk_progress primary key (feed_id, shard, last_change_sequence_number),
-    constraint fk_progress_shard foreign key (feed_id, shard)
-        references changefeed.shard (feed_id, shard) on delete cascade
+    constraint pk_progress primary key (feed_id, shard, last_change_sequence_number)
+    , constraint fk_progress_shard foreign key (feed_id, shard) --@sqlserver
+        references changefeed.shard (feed_id, shard) on delete cascade --@sqlserver
 );
 GO
 
 -- Where the rows behind a feed's changes are.
 create table changefeed.feed_source (
     feed_id          smallint not null constraint pk_feed_source primary key
-        constraint fk_feed_source_feed references changefeed.feed (feed_id) on delete cascade,
+        constraint fk_feed_source_feed references changefeed.feed (feed_id) on delete cascade --@sqlserver
+    ,
     kind             varchar(10) not null,
     table_id         int null,
     change_id_column nvarchar(128) null,
@@ -108,10 +110,9 @@ create table changefeed.change (
     change_sequence_number bigint null,
     constraint pk_change primary key (feed_id, shard, change_id)
         with (data_compression = page) --@sqlserver
-    ,
     -- This name is what somebody reads whose insert is refused.
-    constraint [changefeed: this feed has no such shard] foreign key (feed_id, shard)
-        references changefeed.shard (feed_id, shard) on delete cascade
+    , constraint [changefeed: this feed has no such shard] foreign key (feed_id, shard) --@sqlserver
+        references changefeed.shard (feed_id, shard) on delete cascade --@sqlserver
 );
 alter table changefeed.change set (lock_escalation = disable); --@sqlserver
 create unique index ix_needs_seqnum on changefeed.change (feed_id, shard, change_id)
@@ -123,7 +124,8 @@ GO
 
 create table changefeed.backfill (
     feed_id     smallint not null constraint pk_backfill primary key
-        constraint fk_backfill_feed references changefeed.feed (feed_id) on delete cascade,
+        constraint fk_backfill_feed references changefeed.feed (feed_id) on delete cascade --@sqlserver
+    ,
     -- The primary key of the last row done, as a JSON array of texts.
     last_key    nvarchar(max) null,
     done        bigint not null constraint df_backfill_done default 0,
@@ -136,6 +138,8 @@ GO
 -- itself must not be taken.
 create trigger changefeed.change_insert on changefeed.change after insert as
 begin
+    --@babelfish if exists (select 1 from inserted i where not exists (select 1 from changefeed.shard s where s.feed_id = i.feed_id and s.shard = i.shard))
+    --@babelfish     throw 55303, 'changefeed: this feed has no such shard', 1;
     if not exists (select 1 from inserted where change_sequence_number is not null) return;
     set nocount on;
     -- A backfill has marked out its numbers before it gives them.
@@ -348,7 +352,9 @@ begin
                          primary key (feed_id, shard));
     declare @held table (feed_id smallint not null, shard smallint not null,
                          told bigint not null, primary key (feed_id, shard));
-    declare @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group), @name nvarchar(255);
+    declare @name nvarchar(255), @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group
+        --@babelfish , N'/', db_id()
+    );
     declare @result int, @deadline datetime2(3), @delay datetime = dateadd(millisecond, isnull(@sleep_milliseconds, 20), 0);
     declare @feed_id smallint, @shard smallint, @last bigint, @found bigint, @lag bigint;
     declare @retake bit;
@@ -538,6 +544,7 @@ GO
 --@babelfish     declare @code int = 1;
 --@babelfish     set @text = replace(replace(@text, N'\', N'\\\\'), N'"', N'\"');
 --@babelfish     set @text = replace(replace(replace(@text, nchar(9), N'\t'), nchar(10), N'\n'), nchar(13), N'\r');
+--@babelfish     if regexp_count(@text collate Latin1_General_BIN2, N'[\x01-\x1f]' collate Latin1_General_BIN2) = 0 return @text;
 --@babelfish     while @code < 32
 --@babelfish     begin
 --@babelfish         set @text = replace(@text, nchar(@code), N'\u00' + substring(N'01', @code / 16 + 1, 1) + substring(N'0123456789abcdef', @code % 16 + 1, 1));
@@ -565,6 +572,8 @@ create trigger changefeed.feed_delete on changefeed.feed after delete as
 begin
     set nocount on;
     --@babelfish delete s from changefeed.shard s join deleted d on d.feed_id = s.feed_id;
+    --@babelfish delete s from changefeed.feed_source s join deleted d on d.feed_id = s.feed_id;
+    --@babelfish delete b from changefeed.backfill b join deleted d on d.feed_id = b.feed_id;
     declare @drop nvarchar(max);
     while 1 = 1
     begin
@@ -631,10 +640,25 @@ create table changefeed.consumer (
     updated_at datetime2(3) not null constraint df_consumer_updated default sysutcdatetime(),
     constraint pk_consumer primary key (name, feed_id, shard),
     constraint ck_consumer_name check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name collate Latin1_General_BIN2) = 0),
-    constraint ck_consumer_cursor check ([cursor] <> '' and patindex('%[^0-9A-Z]%', [cursor] collate Latin1_General_BIN2) = 0),
-    constraint fk_consumer_shard foreign key (feed_id, shard)
-        references changefeed.shard (feed_id, shard) on delete cascade
+    constraint ck_consumer_cursor check ([cursor] <> '' and patindex('%[^0-9A-Z]%', [cursor] collate Latin1_General_BIN2) = 0)
+    , constraint fk_consumer_shard foreign key (feed_id, shard) --@sqlserver
+        references changefeed.shard (feed_id, shard) on delete cascade --@sqlserver
 );
+GO
+--@babelfish create trigger changefeed.consumer_insert on changefeed.consumer after insert as
+--@babelfish begin
+--@babelfish     set nocount on;
+--@babelfish     if exists (select 1 from inserted i where not exists (select 1 from changefeed.shard s where s.feed_id = i.feed_id and s.shard = i.shard))
+--@babelfish         throw 55303, 'changefeed: this feed has no such shard', 1;
+--@babelfish end;
+GO
+--@babelfish create trigger changefeed.shard_delete on changefeed.shard after delete as
+--@babelfish begin
+--@babelfish     set nocount on;
+--@babelfish     delete c from changefeed.change c join deleted d on d.feed_id = c.feed_id and d.shard = c.shard;
+--@babelfish     delete p from changefeed.progress p join deleted d on d.feed_id = p.feed_id and d.shard = p.shard;
+--@babelfish     delete c from changefeed.consumer c join deleted d on d.feed_id = c.feed_id and d.shard = c.shard;
+--@babelfish end;
 GO
 
 -- Roles -----------------------------------------------------------------------------------------
@@ -655,8 +679,16 @@ grant select on changefeed.change_row to changefeed_reader;
 grant select on changefeed.backfill to changefeed_reader;
 grant select, insert, update, delete on changefeed.consumer to changefeed_reader;
 grant execute on changefeed.longpoll to changefeed_reader;
+-- What the program reads rows with. Babelfish has more of these.
+grant execute on changefeed.hex to changefeed_reader;
+--@babelfish grant execute on changefeed.json_escape to changefeed_reader;
+--@babelfish grant execute on changefeed.json_text to changefeed_reader;
 grant insert on changefeed.change to changefeed_writer;
-grant update on changefeed.change_id to changefeed_writer; --@sqlserver
+grant update on changefeed.change_id to changefeed_writer;
 grant select, insert, update, delete, execute, references, alter, view definition on schema::changefeed to changefeed_admin; --@sqlserver
 --@babelfish grant select, insert, update, delete, execute on schema::changefeed to changefeed_admin;
+-- On SQL Server a trigger, a procedure or a view of ours needs no right of whoever uses it.
+--@babelfish grant update on changefeed.change_id to changefeed_admin;
+--@babelfish grant select on changefeed.shard to changefeed_writer;
+--@babelfish grant select on changefeed.backfill to changefeed_writer;
 GO

@@ -381,7 +381,8 @@ grant select on changefeed.shard_ulid to changefeed_reader;
 grant select on changefeed.incident to changefeed_reader;
 grant select on changefeed.incident to changefeed_writer;
 grant select on changefeed.schema_version to changefeed_writer;
-grant update on changefeed.sequence to changefeed_writer; --@sqlserver
+grant update on changefeed.sequence to changefeed_writer;
+--@babelfish grant update on changefeed.sequence to changefeed_admin;
 grant execute on changefeed.ulid_sequence to changefeed_writer;
 grant execute on changefeed.begin_ulid_transaction to changefeed_writer;
 grant execute on changefeed.commit_ulid_transaction to changefeed_writer;

@@ -230,6 +230,10 @@ grant select on changefeed.event_attempt to changefeed_reader;
 grant select on changefeed.event_salt to changefeed_reader;
 grant select on changefeed.event_backfill to changefeed_reader;
 grant select on changefeed.event_log to changefeed_reader;
+-- On SQL Server whoever may read a view needs no right on what it uses in turn.
+--@babelfish grant execute on changefeed.event_id to changefeed_reader;
+--@babelfish grant execute on changefeed.setting_json to changefeed_reader;
+--@babelfish grant execute on changefeed.trace_json to changefeed_reader;
 grant select on changefeed.event_invocation_logs to changefeed_reader;
 GO
 

@@ -7,7 +7,7 @@ use crate::quote;
 use crate::source::Table;
 
 /// Known by this name to `delete from changefeed.feed`, which drops it.
-fn trigger_name(feed: FeedId) -> String {
+pub(crate) fn trigger_name(feed: FeedId) -> String {
     format!("changefeed_{feed}")
 }
 

@@ -94,9 +94,10 @@ pub(crate) fn is_duplicate(error: &tiberius::error::Error) -> bool {
     error.code().is_some_and(|code| DUPLICATE.contains(&code))
 }
 
-/// Whether a row refers to one that is not there, or a value is not allowed.
+/// Whether a row refers to one that is not there, or a value is not allowed. Triggers of ours say
+/// so where there are no foreign keys.
 pub(crate) fn is_constraint(error: &tiberius::error::Error) -> bool {
-    error.code() == Some(547)
+    matches!(error.code(), Some(547 | 55303))
 }
 
 /// Whether the error says that a table or column is not there (any more).

@@ -20,7 +20,7 @@ pub(crate) enum Patience {
 }
 
 impl Patience {
-    fn milliseconds(self) -> u32 {
+    pub(crate) fn milliseconds(self) -> u32 {
         match self {
             Patience::Person => 5000,
             Patience::Moment => 200,
@@ -29,7 +29,7 @@ impl Patience {
 }
 
 /// What the session waits at other times.
-const USUAL_PATIENCE: u32 = 30_000;
+pub(crate) const USUAL_PATIENCE: u32 = 30_000;
 
 /// The identity column of a table, if no two rows can have the same: nobody can change it, so it
 /// tells which row is which whatever an update does.
@@ -96,7 +96,9 @@ pub(crate) async fn give_up(connection: &mut Connection) {
     }
 }
 
-async fn wait_for_writers(connection: &mut Connection, milliseconds: u32) -> Result<()> {
+/// How long whoever wants to alter a table waits for those who write to it; nobody can write to it
+/// meanwhile.
+pub(crate) async fn wait_for_writers(connection: &mut Connection, milliseconds: u32) -> Result<()> {
     connection
         .batch(&format!("set lock_timeout {milliseconds}"))
         .await

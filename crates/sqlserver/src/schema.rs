@@ -3,10 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use async_trait::async_trait;
-use changefeed_core::{Error, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore};
+use changefeed_core::{
+    Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore,
+};
 
-use crate::SqlServerStore;
 use crate::connection::Connection;
+use crate::{SqlServerStore, surroundings};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 5] = [
@@ -24,9 +26,10 @@ const MIGRATIONS: [(i32, &str); 5] = [
     (5, include_str!("../migrations/0005_access.sql")),
 ];
 
-/// Keeps migrations apart, until the transaction ends.
-const LOCK: &str = "declare @result int; \
-     exec @result = sp_getapplock @Resource = 'changefeed.migrate', @LockMode = 'Exclusive', \
+/// Keeps migrations apart, until the transaction ends. Locks of Babelfish are those of the server, so
+/// the name is told apart by the database.
+const LOCK: &str = "declare @result int, @lock nvarchar(255) = concat(N'changefeed.migrate/', db_id()); \
+     exec @result = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive', \
          @LockOwner = 'Transaction', @LockTimeout = 120000; \
      if @result < 0 throw 55000, 'changefeed: another migration is at work', 1";
 
@@ -115,6 +118,12 @@ impl SchemaStore for SqlServerStore {
         connection.commit().await?;
         self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        let mut connection = self.raw_connection().await?;
+        let schema = installed(&mut connection).await?;
+        surroundings::look(&mut connection, schema).await
     }
 }
 

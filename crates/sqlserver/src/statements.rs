@@ -7,7 +7,7 @@ use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, quote};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
-const FILES: [(&str, &str); 10] = [
+const FILES: [(&str, &str); 14] = [
     ("announce.sql", include_str!("sql/announce.sql")),
     ("instances.sql", include_str!("sql/instances.sql")),
     ("tokens.sql", include_str!("sql/tokens.sql")),
@@ -16,6 +16,13 @@ const FILES: [(&str, &str); 10] = [
     ("ends.sql", include_str!("sql/ends.sql")),
     ("feeds.sql", include_str!("sql/feeds.sql")),
     ("foreign_tables.sql", include_str!("sql/foreign_tables.sql")),
+    ("feed_triggers.sql", include_str!("sql/feed_triggers.sql")),
+    ("rights.sql", include_str!("sql/rights.sql")),
+    (
+        "rights_to_install.sql",
+        include_str!("sql/rights_to_install.sql"),
+    ),
+    ("server.sql", include_str!("sql/server.sql")),
     ("shard_states.sql", include_str!("sql/shard_states.sql")),
     ("trim.sql", include_str!("sql/trim.sql")),
 ];

@@ -109,11 +109,15 @@ impl TriggerStore for SqlServerStore {
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
-        self.follow_altered_tables().await
+        let mut findings = self.follow_feeds().await?;
+        findings.extend(self.follow_altered_tables().await?);
+        Ok(findings)
     }
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
-        self.look_at_capture().await
+        let mut findings = self.look_at_feeds().await?;
+        findings.extend(self.look_at_capture().await?);
+        Ok(findings)
     }
 }
 

@@ -129,6 +129,7 @@ macro_rules! conformance {
                 rows_come_with_every_type_of_value
                 a_table_without_a_primary_key_is_refused
                 a_view_is_refused
+                a_renamed_key_is_followed
                 a_dropped_feed_leaves_the_table_writable
                 many_rows_in_one_statement_are_one_change_each
             }

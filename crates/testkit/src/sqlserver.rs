@@ -61,11 +61,8 @@ pub fn server_url() -> String {
 impl Drop for SqlServerDatabase {
     fn drop(&mut self) {
         let server = self.server.clone();
-        let drop = format!("drop database {}", self.name);
-        let alone = format!(
-            "alter database {} set single_user with rollback immediate",
-            self.name
-        );
+        let name = self.name.clone();
+        let drop = format!("drop database {name}");
         // Dropping happens inside and outside of runtimes, also while one is shutting down.
         let cleaner = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -74,7 +71,7 @@ impl Drop for SqlServerDatabase {
             runtime.block_on(async {
                 // Connections that were just closed may still be in it for a moment.
                 for _ in 0..20 {
-                    let _ = execute(&server, &alone).await;
+                    let _ = cut_off(&server, &name).await;
                     if execute(&server, &drop).await.is_ok() {
                         break;
                     }
@@ -85,6 +82,27 @@ impl Drop for SqlServerDatabase {
         });
         let _ = cleaner.join();
     }
+}
+
+/// Ends whoever is still in a database: a session whose client is gone may be in the middle of a
+/// statement, and databases that stay behind make every look into the catalogue slower.
+async fn cut_off(url: &str, name: &str) -> changefeed_core::Result<()> {
+    let target = changefeed_sqlserver::Target::parse(url)?;
+    let mut connection = Connection::open(&target).await?;
+    let sessions = connection
+        .query(
+            &format!(
+                "select convert(int, session_id) from sys.dm_exec_sessions \
+                 where database_id = db_id(N'{name}')"
+            ),
+            &[],
+        )
+        .await?;
+    for session in sessions.iter().filter_map(|row| row.get::<i32, _>(0)) {
+        // It may have ended by itself.
+        let _ = connection.batch(&format!("kill {session}")).await;
+    }
+    Ok(())
 }
 
 async fn execute(url: &str, sql: &str) -> changefeed_core::Result<()> {

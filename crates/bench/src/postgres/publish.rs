@@ -6,9 +6,9 @@ use std::time::Duration;
 use changefeed::Result;
 use changefeed::postgres::tokio_postgres::{self, Statement};
 
-use super::rate;
 use super::scratch::Scratch;
 use super::session::{Session, db};
+use crate::rate;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;

@@ -9,9 +9,9 @@ use changefeed::postgres::PostgresStore;
 use changefeed::postgres::tokio_postgres::Statement;
 use changefeed::{Result, Ulid, UlidOptions, Uuid};
 
-use super::rate;
 use super::scratch::Scratch;
 use super::session::{Session, db};
+use crate::rate;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;

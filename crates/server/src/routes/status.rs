@@ -114,7 +114,8 @@ pub(crate) async fn incidents(
 #[utoipa::path(get, path = "/api/findings", tag = "status",
     responses((status = 200, body = FindingList), Problems))]
 pub(crate) async fn findings(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<FindingList>> {
-    let mut findings = app.db.capture_findings().await?;
+    let mut findings = app.db.store().server_findings().await?;
+    findings.extend(app.db.capture_findings().await?);
     findings.extend(app.db.store().watch_findings().await?);
     Ok(Json(FindingList {
         findings: findings

@@ -6,7 +6,7 @@ create table sys.databases (
     state_desc nvarchar(60), is_read_only bit, is_read_committed_snapshot_on bit,
     snapshot_isolation_state tinyint, snapshot_isolation_state_desc nvarchar(60),
     is_auto_close_on bit, recovery_model_desc nvarchar(60), create_date datetime,
-    owner_sid varbinary(85)
+    owner_sid varbinary(85), delayed_durability int, delayed_durability_desc nvarchar(60)
 );
 GO
 create table sys.schemas (schema_id int, name sysname, principal_id int null);

@@ -47,6 +47,11 @@ impl Recorder {
         self.with(|history| history.pages.push(page));
     }
 
+    /// Whether any reader has got a change so far.
+    pub fn anything_read(&self) -> bool {
+        self.with(|history| history.pages.iter().any(|page| !page.changes.is_empty()))
+    }
+
     /// Notes that a reader has read on until there was nothing more, after all was quiet.
     pub fn finished(&self, reader: &str, shard: ShardKey) {
         self.with(|history| history.finished_readers.push((reader.to_owned(), shard)));

@@ -5,11 +5,9 @@ use std::time::{Duration, Instant};
 
 use changefeed::Result;
 
-use crate::events::process::Process;
-use crate::events::{self, Orders};
+use super::Server;
+use super::process::Process;
 use crate::machine;
-use crate::postgres::scratch::Scratch;
-use crate::postgres::session::with_parameter;
 use crate::report::{Budget, Findings, Measure};
 use crate::scale::Scale;
 
@@ -19,20 +17,21 @@ const SETTLE: Duration = Duration::from_millis(2500);
 const BACKLOG: u64 = 200_000;
 
 /// Processor time of one with nothing to do.
-pub(super) async fn idle(
-    scratch: &Scratch,
+pub(crate) async fn idle(
+    server: &impl Server,
     program: &Path,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
     findings.doing("idle: a process that delivers, with nothing to do");
-    let receiver = events::receiver().await?;
-    scratch.send_to(&receiver.url("/orders")).await?;
-    let (mut process, name) = start(scratch, program)?;
+    let receiver = super::receiver().await?;
+    server.send_to(&receiver.url("/orders")).await?;
+    let others = server.sessions().await?.unwrap_or_default();
+    let mut process = Process::deliver(program, server.url())?;
     tokio::time::sleep(SETTLE).await;
     let mut processes = vec![process.id().to_string()];
-    match scratch.server_processes(&name).await? {
-        Some(backends) => processes.extend(backends),
+    match server.sessions().await? {
+        Some(sessions) => processes.extend(sessions.into_iter().filter(|s| !others.contains(s))),
         None => findings.note(
             "idle: the server's processes are not visible here, so only our own processor time \
              is counted",
@@ -60,18 +59,18 @@ pub(super) async fn idle(
 }
 
 /// Memory of one that works off a long backlog.
-pub(super) async fn memory(
-    scratch: &Scratch,
+pub(crate) async fn memory(
+    server: &impl Server,
     program: &Path,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
     findings.doing("memory: 200,000 events wait");
-    let receiver = events::receiver().await?;
-    scratch.send_to(&receiver.url("/orders")).await?;
-    scratch.order(BACKLOG).await?;
-    scratch.tidy().await?;
-    let (mut process, _) = start(scratch, program)?;
+    let receiver = super::receiver().await?;
+    server.send_to(&receiver.url("/orders")).await?;
+    server.order(BACKLOG).await?;
+    server.tidy().await?;
+    let mut process = Process::deliver(program, server.url())?;
     let began = Instant::now();
     while began.elapsed() < scale.work && receiver.seen().requests < BACKLOG {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -92,11 +91,4 @@ pub(super) async fn memory(
         began.elapsed().as_secs_f64()
     ));
     Ok(())
-}
-
-/// Starts a process, and says by what name the server knows it.
-fn start(scratch: &Scratch, program: &Path) -> Result<(Process, String)> {
-    let name = format!("{}-deliver", scratch.target.application_name);
-    let url = with_parameter(&scratch.target.url, "application_name", &name);
-    Ok((Process::deliver(program, &url)?, name))
 }

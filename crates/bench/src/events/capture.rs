@@ -4,13 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use changefeed::Result;
-use changefeed::postgres::tokio_postgres::Statement;
 
-use super::insert;
-use crate::events::Orders;
-use crate::postgres::rate;
-use crate::postgres::scratch::Scratch;
-use crate::postgres::session::{Session, db};
+use super::{Client, Server, Side};
+use crate::rate;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;
@@ -22,60 +18,16 @@ const BULK: u64 = 100_000;
 /// Nothing is delivered here, so it does not matter that nobody listens.
 const NOWHERE: &str = "http://127.0.0.1:9/";
 
-#[derive(Clone, Copy)]
-enum Side {
-    Bare,
-    Ours,
-}
-
-struct Writer {
-    session: Session,
-    bare: Statement,
-    ours: Statement,
-}
-
-impl Writer {
-    async fn new(scratch: &Scratch) -> Result<Self> {
-        let session = scratch.target.session().await?;
-        let statement = |table: &str| {
-            format!(
-                "insert into changefeed_bench.{table} (customer, note, amount) \
-                 values ($1, 'a note of the customer about an order', 12.34)"
-            )
-        };
-        Ok(Writer {
-            bare: session
-                .prepare(&statement("bare_orders"))
-                .await
-                .map_err(db)?,
-            ours: session.prepare(&statement("orders")).await.map_err(db)?,
-            session,
-        })
-    }
-
-    async fn write(&self, side: Side) -> Result<()> {
-        let statement = match side {
-            Side::Bare => &self.bare,
-            Side::Ours => &self.ours,
-        };
-        self.session
-            .execute(statement, &[&7_i32])
-            .await
-            .map_err(db)?;
-        Ok(())
-    }
-}
-
 /// Many clients, one row per transaction.
-pub(super) async fn single(
-    scratch: &Scratch,
+pub(crate) async fn single(
+    server: &impl Server,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    scratch.send_to(NOWHERE).await?;
+    server.send_to(NOWHERE).await?;
     let mut writers = Vec::new();
     for _ in 0..CLIENTS {
-        writers.push(Arc::new(Writer::new(scratch).await?));
+        writers.push(Arc::new(server.client().await?));
     }
     let (mut bare, mut ours) = (Sample::default(), Sample::default());
     for turn in 0..=scale.turns {
@@ -102,12 +54,12 @@ pub(super) async fn single(
 }
 
 /// One statement with many rows.
-pub(super) async fn bulk(
-    scratch: &Scratch,
+pub(crate) async fn bulk(
+    server: &impl Server,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    scratch.send_to(NOWHERE).await?;
+    server.send_to(NOWHERE).await?;
     let (mut bare, mut ours) = (Sample::default(), Sample::default());
     for round in 0..=scale.rounds {
         findings.doing(&format!(
@@ -115,12 +67,10 @@ pub(super) async fn bulk(
             round.max(1),
             scale.rounds
         ));
-        super::clear_log(scratch).await?;
-        scratch
-            .run("truncate changefeed_bench.orders, changefeed_bench.bare_orders")
-            .await?;
-        let bare_time = timed(scratch, &insert("bare_orders", BULK)).await?;
-        let our_time = timed(scratch, &insert("orders", BULK)).await?;
+        server.clear_log().await?;
+        server.clear_orders().await?;
+        let bare_time = timed(server.order_bare(BULK)).await?;
+        let our_time = timed(server.order(BULK)).await?;
         if round > 0 {
             bare.add_millis(bare_time);
             ours.add_millis(our_time);
@@ -136,16 +86,16 @@ pub(super) async fn bulk(
     Ok(())
 }
 
-async fn timed(scratch: &Scratch, statement: &str) -> Result<Duration> {
+async fn timed(work: impl Future<Output = Result<()>>) -> Result<Duration> {
     let began = Instant::now();
-    scratch.run(statement).await?;
+    work.await?;
     Ok(began.elapsed())
 }
 
 /// Everybody writes for a while; transactions per second.
-async fn write(writers: &[Arc<Writer>], side: Side, length: Duration) -> Result<f64> {
-    rate::transactions(writers, length, move |writer| async move {
-        writer.write(side).await
+async fn write<C: Client>(clients: &[Arc<C>], side: Side, length: Duration) -> Result<f64> {
+    rate::transactions(clients, length, move |client: Arc<C>| async move {
+        client.order(side).await
     })
     .await
 }

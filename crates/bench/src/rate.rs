@@ -7,7 +7,7 @@ use changefeed::{Error, Kind, Result};
 use tokio::task::JoinSet;
 
 /// Everybody writes for a while; transactions per second.
-pub(super) async fn transactions<W, F>(
+pub(crate) async fn transactions<W, F>(
     writers: &[Arc<W>],
     length: Duration,
     write: impl Fn(Arc<W>) -> F + Copy + Send + 'static,

@@ -1,0 +1,234 @@
+//! Tables that were altered after a feed was made of them. The trigger of a feed names the key of
+//! its table and the column that decides the shard: if one of these was renamed, every write fails
+//! until the trigger is made anew.
+
+use changefeed_core::{Error, FeedId, Finding, Result, Severity};
+use tiberius::Row;
+
+use crate::SqlServerStore;
+use crate::capture;
+use crate::connection::Connection;
+use crate::event_install::{Patience, USUAL_PATIENCE, give_up, wait_for_writers};
+use crate::quote;
+use crate::source::Table;
+
+/// A feed beside its table as it is now.
+struct Look {
+    feed: FeedId,
+    name: String,
+    shard_by: Option<String>,
+    shards: i16,
+    /// None if it is gone.
+    table: Option<Table>,
+    /// The database trigger as it is, if it is on the table.
+    known: Option<String>,
+    disabled: bool,
+    /// As it should be, in the words of this platform.
+    wanted: Result<String>,
+}
+
+impl Look {
+    async fn at(connection: &mut Connection, row: &Row) -> Result<Self> {
+        let feed = FeedId(row.get(0).unwrap_or_default());
+        let table = Table::load(connection, row.get(2).unwrap_or_default()).await?;
+        let shard_by = row.get::<&str, _>(3).map(str::to_owned);
+        let shards = row.get(4).unwrap_or(1);
+        let platform = connection.platform();
+        let wanted = match &table {
+            Some(table) => capture::check(table)
+                .and_then(|()| capture::trigger(feed, table, shard_by.as_deref(), shards))
+                .map(|sql| platform.statement(&sql).into_owned()),
+            None => Ok(String::new()),
+        };
+        Ok(Look {
+            feed,
+            name: row.get::<&str, _>(1).unwrap_or_default().to_owned(),
+            shard_by,
+            shards,
+            table,
+            known: row.get::<&str, _>(5).map(str::to_owned),
+            disabled: row.get::<bool, _>(6) == Some(true),
+            wanted,
+        })
+    }
+
+    /// Whether the trigger can be made anew, and must be.
+    fn is_stale(&self) -> bool {
+        self.table.is_some()
+            && self
+                .wanted
+                .as_ref()
+                .is_ok_and(|wanted| !same(self.known.as_deref(), wanted))
+    }
+
+    fn finding(&self, severity: Severity, message: String, advice: Option<String>) -> Finding {
+        Finding::new(severity, format!("feed {}", self.name), message, advice)
+    }
+
+    fn stuck(&self, error: &Error) -> Finding {
+        let lost = self.shard_by.as_deref().unwrap_or("its key");
+        self.finding(
+            Severity::Problem,
+            format!("its table was altered, and writes to it may fail: {error}"),
+            Some(format!(
+                "if {lost} was renamed: `update changefeed.feed_source set shard_by = N'…' where \
+                 feed_id = {}`, and a running `changefeed serve` makes the database trigger anew",
+                self.feed
+            )),
+        )
+    }
+
+    fn describe(&self) -> Vec<Finding> {
+        let Some(table) = &self.table else {
+            return vec![self.finding(
+                Severity::Problem,
+                "its table was dropped".to_owned(),
+                Some(format!("`changefeed feed drop {}` removes it", self.name)),
+            )];
+        };
+        let mends = "a running `changefeed serve` or `changefeed deliver` makes it anew, where its \
+                     user may alter the table";
+        let mut findings = Vec::new();
+        match &self.wanted {
+            Err(error) => findings.push(self.stuck(error)),
+            Ok(_) if self.known.is_none() => findings.push(self.finding(
+                Severity::Problem,
+                format!(
+                    "its database trigger on {} is missing: nothing is captured",
+                    table.name
+                ),
+                Some(mends.to_owned()),
+            )),
+            Ok(_) if self.is_stale() => findings.push(self.finding(
+                Severity::Problem,
+                format!(
+                    "the key of {} or the table itself was altered: writes fail until the database \
+                     trigger is made anew",
+                    table.name
+                ),
+                Some(mends.to_owned()),
+            )),
+            Ok(_) => {}
+        }
+        if self.disabled {
+            findings.push(self.finding(
+                Severity::Problem,
+                "its database trigger is disabled: nothing is captured".to_owned(),
+                Some(format!(
+                    "enable trigger {} on {}",
+                    quote::identifier(&capture::trigger_name(self.feed)),
+                    table.sql
+                )),
+            ));
+        }
+        if findings.is_empty() {
+            let message = format!("captures {}", table.name);
+            findings.push(self.finding(Severity::Ok, message, None));
+        }
+        findings
+    }
+}
+
+/// Whether a trigger has this text. The server keeps it as it was sent, but for blanks at its ends.
+fn same(known: Option<&str>, wanted: &str) -> bool {
+    known.is_some_and(|known| known.trim() == wanted.trim())
+}
+
+impl SqlServerStore {
+    /// What keeps changes of feeds from being captured.
+    pub(crate) async fn look_at_feeds(&self) -> Result<Vec<Finding>> {
+        let looks = self.feed_looks().await?;
+        Ok(looks.iter().flat_map(Look::describe).collect())
+    }
+
+    /// Makes triggers of feeds anew whose tables were altered.
+    pub(crate) async fn follow_feeds(&self) -> Result<Vec<Finding>> {
+        let mut findings = Vec::new();
+        for look in self.feed_looks().await? {
+            if let Err(error) = &look.wanted {
+                findings.push(look.stuck(error));
+            }
+            if !look.is_stale() {
+                continue;
+            }
+            match self.remake(&look).await {
+                Ok(true) if look.known.is_none() => findings.push(
+                    look.finding(
+                        Severity::Warning,
+                        "its database trigger was missing and was made again; what was written \
+                     meanwhile was not captured"
+                            .to_owned(),
+                        None,
+                    ),
+                ),
+                Ok(true) => findings.push(look.finding(
+                    Severity::Ok,
+                    "its table was altered; the database trigger was made anew".to_owned(),
+                    None,
+                )),
+                Ok(false) => {}
+                Err(error) => findings.push(look.stuck(&error)),
+            }
+        }
+        Ok(findings)
+    }
+
+    /// Makes the trigger anew for the table as it is. False if somebody else has done it.
+    async fn remake(&self, look: &Look) -> Result<bool> {
+        let Some(table) = &look.table else {
+            return Ok(false);
+        };
+        let mut connection = self.connection().await?;
+        connection.begin().await?;
+        let done = async {
+            // Whoever else is at it, or drops the feed, waits here.
+            let there = connection
+                .execute(
+                    "update changefeed.feed set name = name where feed_id = @P1",
+                    &[&look.feed.0],
+                )
+                .await?;
+            let now = connection
+                .query(include_str!("sql/feed_triggers.sql"), &[])
+                .await?;
+            let now = now
+                .iter()
+                .find(|row| row.get::<i16, _>(0) == Some(look.feed.0));
+            let known = now.and_then(|row| row.get::<&str, _>(5));
+            if there == 0 || known != look.known.as_deref() {
+                return Ok(false);
+            }
+            wait_for_writers(&mut connection, Patience::Moment.milliseconds()).await?;
+            capture::uninstall(&mut connection, look.feed).await?;
+            capture::install(
+                &mut connection,
+                look.feed,
+                table,
+                look.shard_by.as_deref(),
+                look.shards,
+            )
+            .await?;
+            connection.commit().await?;
+            wait_for_writers(&mut connection, USUAL_PATIENCE).await?;
+            Ok(true)
+        }
+        .await;
+        self.inner.joins.forget(look.feed);
+        if !matches!(done, Ok(true)) {
+            give_up(&mut connection).await;
+        }
+        done
+    }
+
+    async fn feed_looks(&self) -> Result<Vec<Look>> {
+        let mut connection = self.connection().await?;
+        let rows = connection
+            .query(include_str!("sql/feed_triggers.sql"), &[])
+            .await?;
+        let mut looks = Vec::new();
+        for row in &rows {
+            looks.push(Look::at(&mut connection, row).await?);
+        }
+        Ok(looks)
+    }
+}

@@ -1,0 +1,182 @@
+//! What the roles are for, and what they are not for.
+
+use changefeed_core::{After, ConsumerStore, FeedId};
+use changefeed_core::{FeedStore, Kind, NewFeed, SchemaStore, ShardId, SweepGroup, SweepStore};
+use changefeed_sqlserver::{Platform, SqlServerStore};
+use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, SqlServerSession, name};
+use changefeed_testkit::run;
+
+const PASSWORD: &str = "Changefeed-Roles-1";
+
+/// A database with a feed, and a login that is nobody yet.
+struct Scene {
+    backend: SqlServerBackend,
+    store: SqlServerStore,
+    admin: Box<dyn Session>,
+    login: String,
+    url: String,
+}
+
+async fn scene(role: Option<&str>) -> Scene {
+    let backend = SqlServerBackend::fresh().await;
+    let store = SqlServerStore::connect(&backend.url()).await.unwrap();
+    store.migrate().await.unwrap();
+    store
+        .create_feed(&NewFeed {
+            id: Some(FeedId(37)),
+            ..NewFeed::new(name("orders"))
+        })
+        .await
+        .unwrap();
+    let admin = (&backend as &dyn Backend).session().await;
+    let login = format!("changefeed_{:08x}", fastrand::u32(..));
+    admin
+        .run(&format!(
+            "create login {login} with password = '{PASSWORD}'"
+        ))
+        .await;
+    admin
+        .run(&format!("create user {login} for login {login}"))
+        .await;
+    if let Some(role) = role {
+        admin
+            .run(&format!("alter role {role} add member {login}"))
+            .await;
+    }
+    let url = backend.url();
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let host = rest.split_once('@').unwrap().1;
+    let url = format!("{scheme}://{login}:{PASSWORD}@{host}");
+    Scene {
+        backend,
+        store,
+        admin,
+        login,
+        url,
+    }
+}
+
+impl Scene {
+    async fn session(&self) -> SqlServerSession {
+        SqlServerSession::connect(&self.url).await.unwrap()
+    }
+
+    /// The login is the server's, not the database's, so it does not go with it.
+    async fn end(self) {
+        self.admin.run(&format!("drop user {}", self.login)).await;
+        let dropped = self
+            .admin
+            .execute(&format!("drop login {}", self.login))
+            .await;
+        if let Err(error) = dropped {
+            eprintln!("the login {} stays: {error}", self.login);
+        }
+        drop(self.store);
+        drop(self.backend);
+    }
+}
+
+/// Every statement works, or every statement is refused.
+async fn each(session: &SqlServerSession, works: bool, statements: &[&str]) {
+    for sql in statements {
+        let answer = session.execute(sql).await;
+        let _ = session.execute("rollback").await;
+        match (works, answer) {
+            (true, Err(error)) => panic!("refused: {sql}\n{error}"),
+            (false, Ok(())) => panic!("not refused: {sql}"),
+            _ => {}
+        }
+    }
+}
+
+const READS: [&str; 4] = [
+    "select * from changefeed.change",
+    "select * from changefeed.feed",
+    "select * from changefeed.event_log",
+    "begin transaction; exec changefeed.longpoll 37, 0, 0, 10; rollback transaction",
+];
+const KEEPS_A_CURSOR: &str =
+    "insert into changefeed.consumer (name, feed_id, shard, [cursor]) values (N'me', 37, 0, '0')";
+const PUBLISHES: &str = "begin transaction; \
+     insert into changefeed.change (feed_id, shard, change_id) \
+     values (37, 0, next value for changefeed.change_id); rollback transaction";
+const WORKS: [&str; 4] = [
+    "exec changefeed.sweep 0",
+    "update changefeed.shard set longpoll = 1",
+    "insert into changefeed.feed (feed_id, name) values (38, 'other')",
+    "delete from changefeed.change",
+];
+
+#[test]
+fn nobody_may_do_anything() {
+    run(async {
+        let scene = scene(None).await;
+        let session = scene.session().await;
+        each(&session, false, &READS).await;
+        each(&session, false, &[KEEPS_A_CURSOR, PUBLISHES]).await;
+        each(&session, false, &WORKS).await;
+        drop(session);
+        scene.end().await;
+    });
+}
+
+#[test]
+fn a_reader_reads_keeps_its_cursor_and_does_nothing_else() {
+    run(async {
+        let scene = scene(Some("changefeed_reader")).await;
+        let session = scene.session().await;
+        each(&session, true, &READS).await;
+        each(&session, true, &[KEEPS_A_CURSOR]).await;
+        each(&session, false, &[PUBLISHES]).await;
+        each(&session, false, &WORKS).await;
+        // By the library as well: reading works, working does not, and the grant is named.
+        let reader = SqlServerStore::connect(&scene.url).await.unwrap();
+        let feeds = reader.feeds().await.unwrap();
+        let page = reader.read(&feeds[0], ShardId(0), After::First, 10).await;
+        assert!(page.unwrap().changes.is_empty());
+        assert_eq!(reader.consumers().await.unwrap().len(), 1);
+        let error = reader.sweep(SweepGroup(0)).await.unwrap_err();
+        match reader.platform() {
+            Platform::SqlServer => assert_eq!(error.kind(), Kind::Permission, "{error:?}"),
+            // Errors are told apart by their numbers.
+            Platform::Babelfish => {
+                eprintln!("Babelfish has no number for a missing right: {error}")
+            }
+        }
+        drop((reader, session));
+        scene.end().await;
+    });
+}
+
+#[test]
+fn a_writer_publishes_and_does_nothing_else() {
+    run(async {
+        let scene = scene(Some("changefeed_writer")).await;
+        let session = scene.session().await;
+        each(&session, true, &[PUBLISHES]).await;
+        each(&session, false, &READS).await;
+        each(&session, false, &[KEEPS_A_CURSOR]).await;
+        each(&session, false, &WORKS).await;
+        drop(session);
+        scene.end().await;
+    });
+}
+
+#[test]
+fn an_admin_does_the_programs_work_within_the_schema() {
+    run(async {
+        let scene = scene(Some("changefeed_admin")).await;
+        scene
+            .admin
+            .run("create table private (id integer primary key)")
+            .await;
+        let session = scene.session().await;
+        each(&session, true, &READS).await;
+        each(&session, true, &[KEEPS_A_CURSOR, PUBLISHES]).await;
+        each(&session, true, &WORKS).await;
+        // The application's own tables are not ours to give.
+        each(&session, false, &["select * from dbo.private"]).await;
+        drop(session);
+        scene.end().await;
+    });
+}
