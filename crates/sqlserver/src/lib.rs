@@ -6,6 +6,7 @@
 
 mod access;
 mod backfill;
+mod backlog;
 mod capture;
 mod condition;
 mod connect;
@@ -32,11 +33,16 @@ mod schema;
 mod source;
 mod statements;
 mod sweep;
+mod tracking;
 mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watch_findings;
+mod watch_key;
+mod watch_registry;
+mod watch_statements;
 mod watches;
 
 use std::sync::Arc;
@@ -64,6 +70,7 @@ struct Inner {
     hub: WakeHub,
     prober: wake::Prober,
     joins: PageJoins,
+    backlogs: backlog::Backlogs,
     walks: event_claim::Walks,
     schema_checked: AtomicBool,
 }
@@ -82,6 +89,7 @@ impl SqlServerStore {
                 hub: WakeHub::default(),
                 prober: wake::Prober::default(),
                 joins: PageJoins::default(),
+                backlogs: backlog::Backlogs::default(),
                 walks: event_claim::Walks::default(),
                 schema_checked: AtomicBool::new(false),
             }),
