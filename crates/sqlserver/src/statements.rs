@@ -75,8 +75,8 @@ pub fn statements() -> Vec<(String, String)> {
     // Names and types are those of the tables above; two of them show what is generated.
     let two = nasty_tables().into_iter().skip(3).collect();
     all.extend(event_statements::statements(two));
-    let two = nasty_tables().into_iter().skip(3).collect();
-    all.extend(watch_statements::statements(two));
+    let one = nasty_tables().into_iter().skip(4).collect();
+    all.extend(watch_statements::statements(one));
     all
 }
 

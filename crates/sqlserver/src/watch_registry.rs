@@ -94,24 +94,8 @@ pub(crate) async fn ensure_table(
     let id = tracked.id();
     let key = serde_json::to_string(&tracked.stored_key())
         .map_err(|e| Error::invalid("the key cannot be written as JSON").caused_by(e))?;
-    let native = tracked.way == Way::Native;
     let Some(stored) = stored else {
-        // Everything that is committed later has a later version.
-        let now = match tracked.way {
-            Way::Native => "change_tracking_current_version()",
-            Way::Trigger => "null",
-        };
-        let insert = format!(
-            "insert into changefeed.watched_table \
-               (table_id, last_version, native, tracked_version, [key], [columns]) \
-             select {id}, datediff_big(millisecond, convert(datetime2(3), '19700101', 112), \
-                                       sysutcdatetime()) * 1048576 + abs(checksum(newid())) % 1048576, \
-               {}, {now}, {}, {}",
-            i32::from(native),
-            quote::literal(&key),
-            i32::from(tracked.columns)
-        );
-        connection.batch(&insert).await?;
+        connection.batch(&new_table_sql(tracked, &key)).await?;
         if tracked.way == Way::Trigger {
             connection.batch(&tracked.log_sql()).await?;
             tracked.put_trigger(connection).await?;
@@ -142,24 +126,10 @@ pub(crate) async fn ensure_table(
         }
     }
     if altered || stored.columns != tracked.columns {
-        let update = format!(
-            "update changefeed.watched_table set generation = generation + 1, native = {}, \
-               tracked_version = case when {0} = 1 then tracked_version end, [key] = {}, \
-               [columns] = {} where table_id = {id}",
-            i32::from(native),
-            quote::literal(&key),
-            i32::from(tracked.columns)
-        );
-        connection.batch(&update).await?;
+        connection.batch(&altered_table_sql(tracked, &key)).await?;
     }
     if let Some(missed) = missed {
-        let note = format!(
-            "update changefeed.watched_table set missed_at = sysutcdatetime(), missed = {} \
-               where table_id = {id}; \
-             update changefeed.watch set loading = 1, loaded_to = null where table_id = {id}",
-            quote::literal(missed)
-        );
-        connection.batch(&note).await?;
+        connection.batch(&missed_sql(id, missed)).await?;
         tracing::error!(
             table = %tracked.table.name, missed,
             "changes of a watched table were missed: all its rows are handed over again, as updates; \
@@ -173,6 +143,48 @@ pub(crate) async fn ensure_table(
         }
     }
     Ok(())
+}
+
+/// Remembers a table that nobody has watched before.
+pub(crate) fn new_table_sql(tracked: &Tracked, key: &str) -> String {
+    // Everything that is committed later has a later version.
+    let (native, now) = match tracked.way {
+        Way::Native => (1, "change_tracking_current_version()"),
+        Way::Trigger => (0, "null"),
+    };
+    format!(
+        "insert into changefeed.watched_table \
+           (table_id, last_version, native, tracked_version, [key], [columns]) \
+         select {}, datediff_big(millisecond, convert(datetime2(3), '19700101', 112), \
+                                 sysutcdatetime()) * 1048576 + abs(checksum(newid())) % 1048576, \
+           {native}, {now}, {}, {}",
+        tracked.id(),
+        quote::literal(key),
+        i32::from(tracked.columns)
+    )
+}
+
+/// Remembers what a watched table has become.
+pub(crate) fn altered_table_sql(tracked: &Tracked, key: &str) -> String {
+    let native = i32::from(tracked.way == Way::Native);
+    format!(
+        "update changefeed.watched_table set generation = generation + 1, native = {native}, \
+           tracked_version = case when {native} = 1 then tracked_version end, [key] = {}, \
+           [columns] = {} where table_id = {}",
+        quote::literal(key),
+        i32::from(tracked.columns),
+        tracked.id()
+    )
+}
+
+/// Lets all functions of a table be handed all rows, because changes were missed.
+pub(crate) fn missed_sql(table_id: i32, missed: &str) -> String {
+    format!(
+        "update changefeed.watched_table set missed_at = sysutcdatetime(), missed = {} \
+           where table_id = {table_id}; \
+         update changefeed.watch set loading = 1, loaded_to = null where table_id = {table_id}",
+        quote::literal(missed)
+    )
 }
 
 /// Lets our tables follow a key whose columns were renamed. Returns whether that was all.
@@ -324,37 +336,9 @@ pub(crate) async fn register(
              lost; `changefeed watch reset --from beginning` hands over all rows"
         );
     }
-    let definition = spec
-        .definition
-        .as_ref()
-        .map(serde_json::to_string)
-        .transpose()
-        .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
-    let definition = quote::nullable(definition.as_deref());
-    let per_worker = spec
-        .max_changes_per_worker
-        .map_or("null".to_owned(), |n| n.to_string());
-    let columns = i32::from(columns);
     let store = match known.is_some() {
-        true => format!(
-            "update changefeed.watch set definition = isnull({definition}, definition), \
-               [columns] = {columns}, \
-               max_changes_per_worker = isnull({per_worker}, max_changes_per_worker) \
-             where function_id = {}",
-            quote::literal(&watch.function_id)
-        ),
-        false => format!(
-            "insert into changefeed.watch \
-               (name, function_id, table_id, definition, [columns], max_changes_per_worker, loading) \
-             values ({}, {}, {}, {definition}, {columns}, isnull({per_worker}, 1000), {})",
-            quote::literal(spec.name.as_str()),
-            quote::literal(&watch.function_id),
-            watch.table_id,
-            match spec.from {
-                WatchFrom::Beginning => "0",
-                WatchFrom::Now => "null",
-            }
-        ),
+        true => known_watch_sql(spec, watch, columns)?,
+        false => new_watch_sql(spec, watch, columns)?,
     };
     connection.batch(&store).await?;
     if known.is_none() || !has_leases {
@@ -378,6 +362,50 @@ pub(crate) async fn register(
     ensure_counting(connection, tracked, &watch.function_id).await
 }
 
+/// A definition and the changes per worker, as SQL.
+fn settings_sql(spec: &WatchSpec) -> Result<(String, String)> {
+    let definition = spec
+        .definition
+        .as_ref()
+        .map(serde_json::to_string)
+        .transpose()
+        .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+    let per_worker = spec.max_changes_per_worker;
+    Ok((
+        quote::nullable(definition.as_deref()),
+        per_worker.map_or("null".to_owned(), |n| n.to_string()),
+    ))
+}
+
+pub(crate) fn known_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> Result<String> {
+    let (definition, per_worker) = settings_sql(spec)?;
+    Ok(format!(
+        "update changefeed.watch set definition = coalesce({definition}, definition), \
+           [columns] = {}, \
+           max_changes_per_worker = coalesce({per_worker}, max_changes_per_worker) \
+         where function_id = {}",
+        i32::from(columns),
+        quote::literal(&watch.function_id)
+    ))
+}
+
+pub(crate) fn new_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> Result<String> {
+    let (definition, per_worker) = settings_sql(spec)?;
+    Ok(format!(
+        "insert into changefeed.watch \
+           (name, function_id, table_id, definition, [columns], max_changes_per_worker, loading) \
+         values ({}, {}, {}, {definition}, {}, coalesce({per_worker}, 1000), {})",
+        quote::literal(spec.name.as_str()),
+        quote::literal(&watch.function_id),
+        watch.table_id,
+        i32::from(columns),
+        match spec.from {
+            WatchFrom::Beginning => "0",
+            WatchFrom::Now => "null",
+        }
+    ))
+}
+
 /// What happened until now is for the functions that are there, and not for one that comes now.
 pub(crate) async fn drain(
     connection: &mut Connection,
@@ -397,7 +425,13 @@ pub(crate) async fn drain(
         }
     }
     // Nobody is there to take it.
-    let forget = match tracked.way {
+    send(connection, &forget_changes_sql(tracked))
+        .await
+        .map(drop)
+}
+
+pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
+    match tracked.way {
         Way::Trigger => format!(
             "if object_id(N'changefeed.{0}') is not null \
                delete from changefeed.{0} with (readpast, rowlock)",
@@ -408,8 +442,7 @@ pub(crate) async fn drain(
              where table_id = {}",
             tracked.id()
         ),
-    };
-    send(connection, &forget).await.map(drop)
+    }
 }
 
 /// Removes a function, and what notes the changes of its table if it was the last.

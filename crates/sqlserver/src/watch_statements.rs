@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Batch, BatchOutcome, Take, WatchSettings};
+use changefeed_core::{Batch, BatchOutcome, Take, Watch, WatchName, WatchSettings, WatchSpec};
 
 use crate::backlog::Backlog;
 use crate::platform::Platform;
@@ -57,6 +57,18 @@ pub(crate) const TEMPLATES: [&str; 26] = [
     "watch_view.sql",
 ];
 
+/// What is not the same where the server notes the changes, and what that is about.
+const DIFFERENT: [&str; 8] = [
+    "leases",
+    "look",
+    "take",
+    "move",
+    "count",
+    "new table",
+    "altered table",
+    "forgotten changes",
+];
+
 /// All statements, each with a name, for watches on these tables, in both ways.
 pub(crate) fn statements(tables: Vec<Table>) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = FILES
@@ -101,7 +113,18 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         error: "it's bad".to_owned(),
     };
     let settle = |outcome| backlog.settle_sql(&batch, outcome, &settings);
-    let statements = [
+    let key = "[{\"name\":\"it's\"}]";
+    let mut statements = vec![
+        ("new table", watch_registry::new_table_sql(&tracked, key)),
+        (
+            "altered table",
+            watch_registry::altered_table_sql(&tracked, key),
+        ),
+        ("missed", watch_registry::missed_sql(1, "it's gone")),
+        (
+            "forgotten changes",
+            watch_registry::forget_changes_sql(&tracked),
+        ),
         ("leases", tracked.leases_sql(&leases)),
         ("log", tracked.log_sql()),
         ("trigger", tracked.trigger_sql()),
@@ -123,9 +146,27 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         ("parked", watches::parked_sql(&tracked, &leases, 10)),
     ];
     let name = tracked.table.name.clone();
+    if let Ok(function_name) = "f".parse::<WatchName>() {
+        let spec = WatchSpec::new(function_name, name.clone());
+        let watch = Watch {
+            name: spec.name.clone(),
+            function_id: function.clone(),
+            table_id: 1,
+            table: name.clone(),
+            leases_table: leases,
+            definition: None,
+        };
+        statements.extend(
+            watch_registry::new_watch_sql(&spec, &watch, true).map(|sql| ("new watch", sql)),
+        );
+        statements.extend(
+            watch_registry::known_watch_sql(&spec, &watch, true).map(|sql| ("known watch", sql)),
+        );
+    }
     statements
         .into_iter()
-        .filter(|(what, _)| way == Way::Trigger || !matches!(*what, "log" | "trigger"))
+        // The others are the same.
+        .filter(|(what, _)| way == Way::Trigger || DIFFERENT.contains(what))
         .map(|(what, sql)| (format!("watch {what} of {name} ({way:?})"), sql))
         .collect()
 }
