@@ -1,4 +1,91 @@
 -- changefeed 4: watches on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+--
+-- How a changed row gets to a function:
+--   1. Changed keys are noted in the writer's transaction: by the server itself where change tracking
+--      is on for the table, and otherwise by a trigger of ours, in `changes_<table_id>`. Nobody but
+--      writers inserts there, and workers only delete what is committed: no writer ever waits for a
+--      worker or meets it in a deadlock.
+--   2. A worker moves committed keys to the backlog of each function that watches the table,
+--      `leases_<function_id>_<table_id>`: one row per key, however often it has changed. The keys get
+--      their version here.
+--   3. A batch is leased by one update, handed over, and deleted from the backlog when it is done.
+--
+-- Only the first half of step 2 knows which of the two it was that noted the keys.
+--
+-- Whoever writes to the backlogs of a table first updates its row in `watched_table`, which is a lock
+-- that every server respects, and commits within the same message: nothing is held between two calls,
+-- and versions become visible in their order. One table's workers do not wait for another's.
+--
+-- What the trigger has noted is taken when it is committed, whenever that is: there is no watermark
+-- over it. Of change tracking's versions there is one (`tracked_version`), and it is sound: the server
+-- numbers transactions when they commit, and both the current version and the changes up to it are read
+-- within one snapshot, so that no change below it can turn up later.
+
+-- Orders what triggers note. Whoever changes a row holds its lock, so that a later change of it has a
+-- larger number, if the numbers are drawn one by one: a cache is shared by all sessions of a SQL
+-- Server, but each session of Babelfish has its own.
+create sequence changefeed.change_order as bigint start with 1 increment by 1
+    cache 1000; --@sqlserver
+    --@babelfish cache 1;
+GO
+
+-- Tables that are tracked because somebody watches them.
+create table changefeed.watched_table (
+    -- The table's object_id.
+    table_id        int not null constraint pk_watched_table primary key,
+    -- Grows when functions come and go. Whoever moves changes must know all of them.
+    generation      bigint not null constraint df_watched_table_generation default 1,
+    -- The last version or number of a lease that was given out. Receivers of webhooks tell batches apart
+    -- by their versions, so the first one is by the time: those of another database are others.
+    last_version    bigint not null,
+    -- Whether the server's own change tracking notes the changes, and how far they were moved.
+    native          bit not null,
+    tracked_version bigint null,
+    -- The primary key that our tables were made for: a JSON array of names, numbers and types.
+    [key]           nvarchar(max) not null,
+    -- Whether the columns that were changed are noted, because some function wants to know them.
+    [columns]       bit not null constraint df_watched_table_columns default 0,
+    -- When and why changes were missed, so that all rows were handed over anew.
+    missed_at       datetime2(3) null,
+    missed          nvarchar(400) null
+);
+GO
+
+create table changefeed.watch (
+    -- Names that differ in case are different names, and sort as they do elsewhere.
+    name                   varchar(100) collate Latin1_General_BIN2 not null constraint pk_watch primary key,
+    function_id            varchar(16) not null constraint uq_watch_function unique,
+    table_id               int not null,
+    -- What `changefeed serve` runs; null for a function that runs elsewhere.
+    definition             nvarchar(max) null,
+    -- Whether it wants to know which columns were changed.
+    [columns]              bit not null constraint df_watch_columns default 0,
+    -- How many unprocessed changes one worker is good for.
+    max_changes_per_worker int not null constraint df_watch_per_worker default 1000
+        constraint ck_watch_per_worker check (max_changes_per_worker > 0),
+    -- While existing rows are still to be handed over: as what (0 inserts, 1 updates), and the key of
+    -- the last one, a JSON array of texts.
+    loading                smallint null,
+    loaded_to              nvarchar(max) null,
+    created_at             datetime2(3) not null constraint df_watch_created default sysutcdatetime(),
+    constraint ck_watch_name check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name) = 0)
+);
+GO
+
+create table changefeed.global_state (
+    function_id       varchar(16) not null,
+    table_id          int not null,
+    -- Every change up to this version has been processed or parked. Kept about once a second.
+    last_sync_version bigint not null constraint df_global_state_version default 0,
+    last_access_time  datetime2(3) not null constraint df_global_state_access default sysutcdatetime(),
+    constraint pk_global_state primary key (function_id, table_id)
+);
+GO
+
+grant select on changefeed.watched_table to changefeed_reader;
+grant select on changefeed.watch to changefeed_reader;
+grant select on changefeed.global_state to changefeed_reader;
+GO
 
 insert into changefeed.schema_version (version) values (4);
 GO

@@ -24,17 +24,21 @@ pub(crate) async fn install(
         .batch(&sql)
         .await
         .map_err(|error| match error.kind() {
-            Kind::Permission => Error::new(
-                Kind::Permission,
-                format!(
-                    "the database user may not create a trigger on {}",
-                    table.name
-                ),
-            )
-            .advise(format!("grant alter on {} to this user", table.sql))
-            .caused_by(error),
+            Kind::Permission => may_not_create_trigger(table, error),
             _ => error,
         })
+}
+
+pub(crate) fn may_not_create_trigger(table: &Table, error: Error) -> Error {
+    Error::new(
+        Kind::Permission,
+        format!(
+            "the database user may not create a trigger on {}",
+            table.name
+        ),
+    )
+    .advise(format!("grant alter on {} to this user", table.sql))
+    .caused_by(error)
 }
 
 /// The trigger as SQL.

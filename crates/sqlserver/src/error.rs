@@ -1,4 +1,5 @@
-//! What the server says, in our words. Decided by error number, never by message text.
+//! What the server says, in our words. Decided by error number, never by message text, except where
+//! Babelfish has no number for it.
 
 use changefeed_core::{Error, Kind};
 
@@ -6,6 +7,9 @@ use changefeed_core::{Error, Kind};
 const DUPLICATE: [u32; 2] = [2627, 2601];
 /// There is no such object, or no such column.
 const UNDEFINED: [u32; 2] = [208, 207];
+
+/// What Babelfish says of errors of PostgreSQL that SQL Server does not have.
+const UNMAPPED: u32 = 33_557_097;
 
 /// A ULID transaction found a holder that is silent.
 pub(crate) const INCIDENT: u32 = 55601;
@@ -102,13 +106,11 @@ pub(crate) fn is_constraint(error: &tiberius::error::Error) -> bool {
 
 /// Whether the error says that a table or column is not there (any more).
 pub(crate) fn is_undefined(error: &tiberius::error::Error) -> bool {
-    error.code().is_some_and(|code| UNDEFINED.contains(&code))
-}
-
-/// Says that a capability is not there on this database.
-pub(crate) fn not_yet(what: &str) -> Error {
-    Error::new(
-        Kind::Unsupported,
-        format!("{what} do not work on SQL Server yet"),
-    )
+    match error {
+        // Babelfish has one number for all that SQL Server's numbers do not say.
+        tiberius::error::Error::Server(reported) if reported.code() == UNMAPPED => {
+            reported.message().ends_with("does not exist")
+        }
+        _ => error.code().is_some_and(|code| UNDEFINED.contains(&code)),
+    }
 }

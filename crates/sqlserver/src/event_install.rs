@@ -2,6 +2,7 @@
 
 use changefeed_core::{Error, Kind, Result, TriggerId, Updates};
 
+use crate::capture;
 use crate::connection::Connection;
 use crate::event_capture::{Plan, trigger_name};
 use crate::platform::Platform;
@@ -20,6 +21,9 @@ pub(crate) enum Patience {
 }
 
 impl Patience {
+    /// What the session waits at other times.
+    pub(crate) const USUAL: u32 = 30_000;
+
     pub(crate) fn milliseconds(self) -> u32 {
         match self {
             Patience::Person => 5000,
@@ -27,9 +31,6 @@ impl Patience {
         }
     }
 }
-
-/// What the session waits at other times.
-pub(crate) const USUAL_PATIENCE: u32 = 30_000;
 
 /// The identity column of a table, if no two rows can have the same: nobody can change it, so it
 /// tells which row is which whatever an update does.
@@ -80,15 +81,24 @@ pub(crate) async fn install(
         .await
         .map_err(|error| explain(plan, error))?;
     if platform == Platform::SqlServer {
-        run_first(connection, plan).await?;
+        let capture = &plan.definition.capture;
+        let operations: Vec<&str> = [
+            (capture.insert, "INSERT"),
+            (capture.update != Updates::Ignored, "UPDATE"),
+            (capture.delete, "DELETE"),
+        ]
+        .into_iter()
+        .filter_map(|(wanted, operation)| wanted.then_some(operation))
+        .collect();
+        run_first(connection, plan.table, &trigger_name(plan.id), &operations).await?;
     }
-    wait_for_writers(connection, USUAL_PATIENCE).await
+    wait_for_writers(connection, Patience::USUAL).await
 }
 
 /// Undoes what was begun, so that the connection can be used again.
 pub(crate) async fn give_up(connection: &mut Connection) {
     let undone = match connection.rollback().await {
-        Ok(()) => wait_for_writers(connection, USUAL_PATIENCE).await,
+        Ok(()) => wait_for_writers(connection, Patience::USUAL).await,
         Err(error) => Err(error),
     };
     if let Err(error) = undone {
@@ -96,8 +106,6 @@ pub(crate) async fn give_up(connection: &mut Connection) {
     }
 }
 
-/// How long whoever wants to alter a table waits for those who write to it; nobody can write to it
-/// meanwhile.
 pub(crate) async fn wait_for_writers(connection: &mut Connection, milliseconds: u32) -> Result<()> {
     connection
         .batch(&format!("set lock_timeout {milliseconds}"))
@@ -107,15 +115,7 @@ pub(crate) async fn wait_for_writers(connection: &mut Connection, milliseconds: 
 fn explain(plan: &Plan<'_>, error: Error) -> Error {
     let table = plan.table;
     match error.kind() {
-        Kind::Permission => Error::new(
-            Kind::Permission,
-            format!(
-                "the database user may not create a trigger on {}",
-                table.name
-            ),
-        )
-        .advise(format!("grant alter on {} to this user", table.sql))
-        .caused_by(error),
+        Kind::Permission => capture::may_not_create_trigger(table, error),
         Kind::Busy => Error::new(
             Kind::Busy,
             format!("somebody has been writing to {} for too long", table.name),
@@ -155,29 +155,22 @@ async fn check_times(connection: &mut Connection, plan: &Plan<'_>) -> Result<()>
 /// A trigger of the application's that changes the same row must come after ours, or the log
 /// would tell the second change before the first. There can be one first trigger: if the
 /// application has chosen its own, that is so.
-async fn run_first(connection: &mut Connection, plan: &Plan<'_>) -> Result<()> {
-    let schema = plan.table.name.schema.as_deref().unwrap_or("dbo");
-    let name = format!(
-        "[{}].[{}]",
-        schema.replace(']', "]]"),
-        trigger_name(plan.id)
-    );
-    let capture = &plan.definition.capture;
-    for (wanted, operation) in [
-        (capture.insert, "INSERT"),
-        (capture.update != Updates::Ignored, "UPDATE"),
-        (capture.delete, "DELETE"),
-    ] {
-        if !wanted {
-            continue;
-        }
+pub(crate) async fn run_first(
+    connection: &mut Connection,
+    table: &Table,
+    trigger: &str,
+    operations: &[&str],
+) -> Result<()> {
+    let schema = table.name.schema.as_deref().unwrap_or("dbo");
+    let name = format!("[{}].[{trigger}]", schema.replace(']', "]]"));
+    for operation in operations {
         let sql = format!(
             "if not exists (select 1 from sys.triggers t \
                  join sys.trigger_events e on e.object_id = t.object_id \
                  where t.parent_id = {} and e.type_desc = N'{operation}' and e.is_first = 1) \
              exec sys.sp_settriggerorder @triggername = {}, @order = 'First', \
                  @stmttype = '{operation}'",
-            plan.table.id,
+            table.id,
             quote::literal(&name)
         );
         connection.batch(&sql).await?;
@@ -211,5 +204,5 @@ pub(crate) async fn uninstall(
         );
         connection.batch(&drop).await?;
     }
-    wait_for_writers(connection, USUAL_PATIENCE).await
+    wait_for_writers(connection, Patience::USUAL).await
 }

@@ -8,7 +8,7 @@ use tiberius::Row;
 use crate::SqlServerStore;
 use crate::capture;
 use crate::connection::Connection;
-use crate::event_install::{Patience, USUAL_PATIENCE, give_up, wait_for_writers};
+use crate::event_install::{Patience, give_up, wait_for_writers};
 use crate::quote;
 use crate::source::Table;
 
@@ -209,7 +209,7 @@ impl SqlServerStore {
             )
             .await?;
             connection.commit().await?;
-            wait_for_writers(&mut connection, USUAL_PATIENCE).await?;
+            wait_for_writers(&mut connection, Patience::USUAL).await?;
             Ok(true)
         }
         .await;

@@ -6,6 +6,7 @@
 
 mod access;
 mod backfill;
+mod backlog;
 mod capture;
 mod condition;
 mod connect;
@@ -35,11 +36,16 @@ mod source;
 mod statements;
 mod surroundings;
 mod sweep;
+mod tracking;
 mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watch_findings;
+mod watch_key;
+mod watch_registry;
+mod watch_statements;
 mod watches;
 
 use std::sync::Arc;
@@ -67,6 +73,7 @@ struct Inner {
     hub: WakeHub,
     prober: wake::Prober,
     joins: PageJoins,
+    backlogs: backlog::Backlogs,
     walks: event_claim::Walks,
     schema_checked: AtomicBool,
 }
@@ -85,6 +92,7 @@ impl SqlServerStore {
                 hub: WakeHub::default(),
                 prober: wake::Prober::default(),
                 joins: PageJoins::default(),
+                backlogs: backlog::Backlogs::default(),
                 walks: event_claim::Walks::default(),
                 schema_checked: AtomicBool::new(false),
             }),

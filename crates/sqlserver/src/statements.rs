@@ -4,7 +4,7 @@
 use changefeed_core::{FeedId, TableName};
 
 use crate::source::{Column, StoredSource, Table, captured, joined};
-use crate::{backfill, capture, event_statements, quote};
+use crate::{backfill, capture, event_statements, quote, watch_statements};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
 const FILES: [(&str, &str); 14] = [
@@ -82,6 +82,8 @@ pub fn statements() -> Vec<(String, String)> {
     // Names and types are those of the tables above; two of them show what is generated.
     let two = nasty_tables().into_iter().skip(3).collect();
     all.extend(event_statements::statements(two));
+    let one = nasty_tables().into_iter().skip(4).collect();
+    all.extend(watch_statements::statements(one));
     all
 }
 
@@ -202,10 +204,12 @@ mod tests {
             let known = FILES
                 .iter()
                 .chain(&event_statements::FILES)
+                .chain(&watch_statements::FILES)
                 .any(|(file, _)| *file == name)
                 || TEMPLATES
                     .iter()
                     .chain(&event_statements::TEMPLATES)
+                    .chain(&watch_statements::TEMPLATES)
                     .any(|file| *file == name);
             assert!(known, "{name}");
         }

@@ -1,61 +1,303 @@
-//! Watches: not there yet.
+//! Watches: functions that are handed the changed rows of a table.
+
+mod loading;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, Finding, Result, Settled, Take, Watch, WatchFrom, WatchSettings,
-    WatchSpec, WatchStatus, WatchStore,
+    Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore, fill,
+    suggested_workers,
 };
+pub(crate) use loading::load_sql;
+use serde_json::value::RawValue;
+use tiberius::Row;
 
-use crate::SqlServerStore;
-use crate::error::not_yet;
+use crate::backlog::{Backlog, Taken, send};
+use crate::connection::Connection;
+use crate::event_install::give_up;
+use crate::tracking::{Stored, Tracked, exists, in_use, leases_name};
+use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
 
 #[async_trait]
 impl WatchStore for SqlServerStore {
-    async fn open_watch(&self, _: &WatchSpec) -> Result<Watch> {
-        Err(not_yet("watches"))
+    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
+        let mut connection = self.connection().await?;
+        let known = watch_registry::known(&mut connection, &spec.name).await?;
+        let found = Tracked::find(&mut connection, &spec.table).await;
+        let (mut tracked, stored) = match (found, &known) {
+            (Err(error), Some(known)) if error.kind() == Kind::NotFound => {
+                let name = &spec.name;
+                return Err(
+                    watch_registry::elsewhere(&mut connection, name, known.table_id).await?,
+                );
+            }
+            (found, _) => found?,
+        };
+        if let Some(known) = known.as_ref().filter(|k| k.table_id != tracked.id()) {
+            return Err(
+                watch_registry::elsewhere(&mut connection, &spec.name, known.table_id).await?,
+            );
+        }
+        // An instance that does not ask for columns leaves them to those that do.
+        let columns =
+            spec.columns || spec.definition.is_none() && known.as_ref().is_some_and(|k| k.columns);
+        let function_id = spec.name.function_id();
+        let leases = leases_name(&function_id, i64::from(tracked.id()));
+        let watch = Watch {
+            name: spec.name.clone(),
+            leases_table: format!("changefeed.{leases}"),
+            function_id,
+            table_id: i64::from(tracked.id()),
+            table: tracked.table.name.clone(),
+            definition: spec.definition.clone(),
+        };
+        let begins = known.is_none() || !exists(&mut connection, &leases).await?;
+        if stored.is_some() && begins {
+            watch_registry::drain(&mut connection, &tracked, &watch).await?;
+        }
+        let made = make(&mut connection, spec, &watch, &mut tracked, columns).await;
+        if let Err(error) = made {
+            give_up(&mut connection).await;
+            return Err(in_use(error, &tracked.table.name));
+        }
+        connection.commit().await?;
+        drop(connection);
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(&watch).await?;
+        Ok(watch)
     }
 
     async fn watches(&self) -> Result<Vec<Watch>> {
-        Ok(Vec::new())
+        let mut connection = self.connection().await?;
+        let rows = connection
+            .query(include_str!("sql/watches.sql"), &[])
+            .await?;
+        rows.iter().map(stored).collect()
     }
 
-    async fn watch_status(&self, _: &Watch, _: usize) -> Result<WatchStatus> {
-        Err(not_yet("watches"))
+    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
+        let mut connection = self.connection().await?;
+        let sql = status_sql(&watch.function_id);
+        let rows = match send(&mut connection, &sql).await {
+            Err(error) if error.kind() == Kind::NotFound => {
+                let known = watch_registry::known(&mut connection, &watch.name).await?;
+                return Err(known.map_or_else(|| watch.name.unknown(), |_| deleted_state(watch)));
+            }
+            rows => rows?,
+        };
+        let row = rows.first().ok_or_else(|| watch.name.unknown())?;
+        let count = |at: usize| row.get::<i64, _>(at).unwrap_or(0);
+        let (unprocessed, given_up) = (count(0), count(2));
+        let per_worker = i64::from(row.get::<i32, _>(6).unwrap_or(1));
+        let parked_changes = match given_up {
+            0 => Vec::new(),
+            _ => parked_changes(&mut connection, watch, parked).await?,
+        };
+        Ok(WatchStatus {
+            watch: watch.clone(),
+            unprocessed,
+            leased: count(1),
+            parked: given_up,
+            last_error: row.get::<&str, _>(3).map(str::to_owned),
+            last_sync_version: count(4),
+            idle_ms: row.get(5),
+            suggested_workers: suggested_workers(unprocessed, per_worker),
+            parked_changes,
+        })
     }
 
-    async fn take(&self, _: &Watch, _: Take<'_>) -> Result<Option<Batch>> {
-        Err(not_yet("watches"))
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        let mut again = true;
+        loop {
+            let taken = self
+                .with_backlog(watch, async |connection, backlog| {
+                    backlog.take(connection, take).await
+                })
+                .await;
+            match taken {
+                Ok(Taken {
+                    batch: Some(batch), ..
+                }) => return Ok(Some(batch)),
+                Ok(taken) if taken.stale => self.inner.backlogs.forget(&watch.leases_table),
+                Ok(taken) if taken.loading => self.load(watch).await?,
+                Ok(_) => return Ok(None),
+                // Tables were renamed, functions came or went: what is known of them is read anew.
+                Err(error) if error.kind() == Kind::NotFound && again => again = false,
+                Err(error) => return Err(error),
+            }
+        }
     }
 
-    async fn renew(&self, _: &Watch, _: &Batch, _: Duration) -> Result<u64> {
-        Err(not_yet("watches"))
+    async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
+        self.with_backlog(watch, async |connection, backlog| {
+            backlog.renew(connection, batch, lease).await
+        })
+        .await
     }
 
     async fn settle(
         &self,
-        _: &Watch,
-        _: &Batch,
-        _: &BatchOutcome,
-        _: &WatchSettings,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
     ) -> Result<Settled> {
-        Err(not_yet("watches"))
+        self.with_backlog(watch, async |connection, backlog| {
+            backlog.settle(connection, batch, outcome, settings).await
+        })
+        .await
     }
 
-    async fn retry_parked(&self, _: &Watch) -> Result<u64> {
-        Err(not_yet("watches"))
+    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+        self.with_backlog(watch, async |connection, backlog| {
+            backlog.retry_parked(connection).await
+        })
+        .await
     }
 
-    async fn reset_watch(&self, _: &Watch, _: WatchFrom) -> Result<()> {
-        Err(not_yet("watches"))
+    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
+        let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
+        // What happened until now belongs to what is forgotten, but not for the other functions.
+        watch_registry::drain(&mut connection, &tracked, watch).await?;
+        watch_registry::begin(&mut connection, table_id).await?;
+        let leases = leases_name(&watch.function_id, watch.table_id);
+        if !exists(&mut connection, &leases).await? {
+            connection.batch(&tracked.leases_sql(&leases)).await?;
+            let came = format!(
+                "update changefeed.watched_table set generation = generation + 1 \
+                 where table_id = {table_id}"
+            );
+            connection.batch(&came).await?;
+        }
+        let forget = format!(
+            "delete from changefeed.{leases}; \
+             update changefeed.watch set loading = {}, loaded_to = null where function_id = {}",
+            match from {
+                WatchFrom::Beginning => "0",
+                WatchFrom::Now => "null",
+            },
+            quote::literal(&watch.function_id)
+        );
+        connection.batch(&forget).await?;
+        connection.commit().await?;
+        drop(connection);
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(watch).await
     }
 
-    async fn drop_watch(&self, _: &Watch) -> Result<()> {
-        Err(not_yet("watches"))
+    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
+        watch_registry::begin(&mut connection, table_id).await?;
+        if let Err(error) = watch_registry::remove(&mut connection, watch).await {
+            give_up(&mut connection).await;
+            return Err(in_use(error, &watch.table));
+        }
+        connection.commit().await?;
+        self.inner.backlogs.forget(&watch.leases_table);
+        Ok(())
     }
 
     async fn watch_findings(&self) -> Result<Vec<Finding>> {
-        Ok(Vec::new())
+        let watches = self.watches().await?;
+        let mut connection = self.connection().await?;
+        let mut findings = Vec::new();
+        for watch in &watches {
+            findings.extend(watch_findings::find(&mut connection, watch).await?);
+        }
+        Ok(findings)
     }
+}
+
+/// Makes what a watch needs, within a transaction.
+async fn make(
+    connection: &mut Connection,
+    spec: &WatchSpec,
+    watch: &Watch,
+    tracked: &mut Tracked,
+    columns: bool,
+) -> Result<()> {
+    watch_registry::begin(connection, tracked.id()).await?;
+    let others = connection
+        .query(
+            "select top (1) w.name from changefeed.watch w \
+             where w.table_id = @P1 and w.function_id <> @P2 and w.[columns] = 1",
+            &[&tracked.id(), &watch.function_id],
+        )
+        .await?;
+    tracked.columns = columns || !others.is_empty();
+    // Somebody else may have made it meanwhile.
+    let stored = Stored::load(connection, tracked.id()).await?;
+    watch_registry::ensure_table(connection, tracked, stored.as_ref()).await?;
+    watch_registry::register(connection, spec, watch, tracked, columns).await
+}
+
+pub(crate) fn status_sql(function_id: &str) -> String {
+    fill(
+        include_str!("sql/watch_status.sql"),
+        &[("function_id", function_id)],
+    )
+}
+
+pub(crate) fn parked_sql(tracked: &Tracked, leases: &str, limit: usize) -> String {
+    fill(
+        include_str!("sql/watch_parked.sql"),
+        &[
+            ("limit", &limit.to_string()),
+            ("key", &json::object(&tracked.table.key, "q")),
+            ("leases", leases),
+        ],
+    )
+}
+
+async fn parked_changes(
+    connection: &mut Connection,
+    watch: &Watch,
+    limit: usize,
+) -> Result<Vec<Parked>> {
+    let backlog = Backlog::load(connection, watch).await?;
+    let leases = leases_name(&watch.function_id, watch.table_id);
+    let rows = send(connection, &parked_sql(&backlog.tracked, &leases, limit)).await?;
+    rows.iter()
+        .map(|row| {
+            let number = |at: usize| row.get::<i64, _>(at).unwrap_or_default();
+            let key = row.get::<&str, _>(0).unwrap_or("null").to_owned();
+            Ok(Parked {
+                key: RawValue::from_string(key)
+                    .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))?,
+                operation: RowOperation::from_number(number(1))?,
+                version: number(2),
+                attempts: number(3),
+                error: row.get::<&str, _>(4).map(str::to_owned),
+                since_ms: number(5),
+            })
+        })
+        .collect()
+}
+
+fn stored(row: &Row) -> Result<Watch> {
+    let text = |at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
+    let (name, function_id) = (text(0), text(1));
+    let table_id = i64::from(row.get::<i32, _>(2).unwrap_or_default());
+    let table = match (row.get::<&str, _>(3), row.get::<&str, _>(4)) {
+        (Some(schema), Some(name)) => TableName::qualified(schema, name),
+        _ => TableName::unqualified("(dropped)"),
+    };
+    Ok(Watch {
+        definition: watch_registry::definition(row.get(5), &name)?,
+        name: WatchName::trusted(name),
+        leases_table: format!("changefeed.{}", leases_name(&function_id, table_id)),
+        function_id,
+        table_id,
+        table,
+    })
+}
+
+pub(crate) fn deleted_state(watch: &Watch) -> Error {
+    Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
+        .advise("it is made again when the watch is started")
 }

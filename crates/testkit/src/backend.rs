@@ -153,6 +153,15 @@ pub struct Words {
     pub upsert: &'static str,
     /// Writes (1, 'z', 9) and (3, 'd', 4), and nothing where the id is there already.
     pub insert_missing: &'static str,
+    /// Writes ({id}, '{note}') to a table `orders` of two columns, whether the id is there or not.
+    pub put_order: &'static str,
+    /// Whether two who do that for the same new id at once clash.
+    pub puts_clash: bool,
+    /// Within a transaction: keeps everybody from writing to the backlogs of the table {table_id}.
+    pub hold_backlogs: &'static str,
+    /// Whether the changed columns that a watch is told are those whose values differ, and not those
+    /// that were written.
+    pub columns_by_value: bool,
 }
 
 /// As PostgreSQL and SQLite have it.

@@ -37,7 +37,7 @@ ELEMENT = re.compile(rf"Error validating element ({NAME}): (?:Sql\w+: {NAME} )?"
 class Definition:
     """One script of the model: a statement of a source, and what can only come with it."""
 
-    def __init__(self, source, fragment, text, prefix=""):
+    def __init__(self, source, fragment, text, prefix="", rest=()):
         self.source = source
         self.fragment = fragment
         text = prefix + text
@@ -49,7 +49,8 @@ class Definition:
         # The binder does not know the columns of CHANGETABLE.
         self.unknowable = [
             f"[{node.Alias.Value.lower()}]::"
-            for node in walk(fragment)
+            for part in (fragment, *rest)
+            for node in walk(part)
             if kind(node).startswith("ChangeTable") and node.Alias is not None
         ]
 
@@ -178,7 +179,9 @@ class Database:
         for statement in statements:
             line = first.StartLine + text.count("\n")
             text += "\n" * (statement.StartLine - line) + source.text(statement, edits) + ";"
-        self.rounds[0][key] = Definition(source, first, text + " end", prefix=head)
+        self.rounds[0][key] = Definition(
+            source, first, text + " end", prefix=head, rest=statements[1:]
+        )
 
     def local_tables(self, source, fragments):
         """Makes tables of table variables and temporary tables, because the binder does not look

@@ -20,6 +20,7 @@ SOUND = {
         insert into app.item (id) output inserted.id into @new (id) values (1);
         with n as (select id from @new) select n.id from n""",
     "changes": "select c.SYS_CHANGE_VERSION, c.id from changetable(changes app.item, @P1) c",
+    "later changes": "declare @v bigint = 1; select c.id from changetable(changes app.item, @v) c",
     "dynamic": "exec sys.sp_executesql N'select @a', N'@a int', @a = 1",
     "astral": "/* \U0001f600 */ declare @\U00020000 table (a int); select a from @\U00020000 -- \U0001f600",
     "trigger": "create trigger app.t on app.item after insert as select i.id from inserted i",

@@ -70,6 +70,11 @@ impl Backend for PostgresBackend {
                     execute function note_stolen()",
             pairs_changed_keys: true,
             triggers_survive_renames: true,
+            put_order: "insert into orders values ({id}, '{note}') \
+                        on conflict (id) do update set note = excluded.note",
+            puts_clash: false,
+            hold_backlogs: "select pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))",
+            columns_by_value: true,
             upsert: super::UPSERT,
             insert_missing: super::INSERT_MISSING,
         }

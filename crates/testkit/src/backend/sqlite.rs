@@ -70,6 +70,11 @@ impl Backend for SqliteBackend {
                           values (old.change_id, old.lease_owner, new.lease_owner); end",
             pairs_changed_keys: true,
             triggers_survive_renames: true,
+            put_order: "insert into orders values ({id}, '{note}') \
+                        on conflict (id) do update set note = excluded.note",
+            puts_clash: false,
+            hold_backlogs: "select 1",
+            columns_by_value: true,
             upsert: super::UPSERT,
             insert_missing: super::INSERT_MISSING,
         }

@@ -75,6 +75,13 @@ impl Backend for SqlServerBackend {
                             and d.due_at > sysutcdatetime() and i.state = ''p''; end')",
             pairs_changed_keys: false,
             triggers_survive_renames: false,
+            put_order: "update orders set note = '{note}' where id = {id}; \
+                        insert into orders select {id}, '{note}' \
+                        where not exists (select 1 from orders where id = {id})",
+            puts_clash: true,
+            hold_backlogs: "update changefeed.watched_table set table_id = table_id \
+                            where table_id = {table_id}",
+            columns_by_value: false,
             upsert: "merge orders as t \
                      using (values (1, 'b', 2), (2, 'c', 3)) as s (id, customer, total) \
                      on t.id = s.id \

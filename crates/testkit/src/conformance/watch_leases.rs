@@ -433,7 +433,9 @@ pub async fn a_function_is_cancelled_before_its_lease_can_expire(backend: Arc<dy
     scene.app.run("insert into orders values (1, 'a')").await;
     assert_eq!(calls.recv().await.unwrap(), ("a", vec![1]));
     let words = scene.backend.words();
-    let block = backend_block(&scene, words.begin);
+    let table_id = scene.watch.table_id.to_string();
+    let hold = words.hold_backlogs.replace("{table_id}", &table_id);
+    let block = format!("{}; {hold}", words.begin);
     scene.app.run(&block).await;
     let blocked = Instant::now();
     assert_eq!(calls.recv().await.unwrap().0, "cancelled");
@@ -447,14 +449,4 @@ pub async fn a_function_is_cancelled_before_its_lease_can_expire(backend: Arc<dy
     // It fails like any other attempt, and is tried again.
     assert_eq!(calls.recv().await.unwrap().1, [1]);
     instance.kill();
-}
-
-/// Keeps everybody from writing to the backlogs of the table.
-fn backend_block(scene: &Scene, begin: &str) -> String {
-    if scene.backend.words().two_phase {
-        let lock = format!("changefeed/watch/{}", scene.watch.table_id);
-        format!("{begin}; select pg_advisory_xact_lock(hashtextextended('{lock}', 0))")
-    } else {
-        begin.to_owned()
-    }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use changefeed_core::{Batch, WatchSettings};
 use changefeed_engine::WatchFunction;
 
-use crate::backend::{Backend, Session, eventually_true};
+use crate::backend::{Backend, Session, Words, eventually_true};
 use crate::soaking;
 use crate::watching::{Copying, Instance, Scene, ids, orders, quick};
 
@@ -103,14 +103,10 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
     let mut writers = Vec::new();
     for n in 0..3 {
         let session = scene.backend.session().await;
-        let (running, written, begin) = (
-            running.clone(),
-            written.clone(),
-            scene.backend.words().begin,
-        );
+        let (running, written, words) = (running.clone(), written.clone(), scene.backend.words());
         let random = fastrand::Rng::with_seed(seed ^ n);
         writers.push(tokio::spawn(write(
-            session, random, begin, running, written,
+            session, random, words, running, written,
         )));
     }
     let length = if soaking() {
@@ -157,12 +153,12 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
 async fn write(
     session: Box<dyn Session>,
     mut random: fastrand::Rng,
-    begin: &'static str,
+    words: Words,
     running: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
 ) {
     while running.load(Ordering::Relaxed) {
-        let mut sql = format!("{begin};");
+        let mut sql = format!("{};", words.begin);
         // In order, so that the application does not meet itself in a deadlock.
         let mut rows: Vec<i64> = (0..random.i64(1..5)).map(|_| random.i64(0..60)).collect();
         rows.sort_unstable();
@@ -170,10 +166,10 @@ async fn write(
         for id in rows {
             let note = random.u32(..);
             sql.push_str(&match random.u8(..10) {
-                0..4 => format!(
-                    "insert into orders values ({id}, '{note}') \
-                     on conflict (id) do update set note = excluded.note;"
-                ),
+                0..4 => {
+                    let put = words.put_order.replace("{id}", &id.to_string());
+                    put.replace("{note}", &note.to_string()) + ";"
+                }
                 4..8 => format!("update orders set note = '{note}' where id = {id};"),
                 _ => format!("delete from orders where id = {id};"),
             });
@@ -183,8 +179,13 @@ async fn write(
         } else {
             "commit"
         });
-        session.run(&sql).await;
-        written.fetch_add(1, Ordering::Relaxed);
+        match session.execute(&sql).await {
+            Err(_) if words.puts_clash => session.run("rollback").await,
+            done => {
+                done.unwrap();
+                written.fetch_add(1, Ordering::Relaxed);
+            }
+        }
         tokio::time::sleep(Duration::from_millis(random.u64(..4))).await;
     }
 }

@@ -16,8 +16,8 @@ pub async fn what_cannot_be_watched_is_refused_in_one_sentence(backend: Arc<dyn 
     scene
         .app
         .run(
-            "create table keyless (id integer); \
-             create view seen as select * from orders; \
+            "create view seen as select * from orders; \
+             create table keyless (id integer); \
              create table reserved (_changefeed_lease_owner integer primary key, note text); \
              create table fine (id integer primary key, _changefeed_lease_owner text)",
         )
@@ -64,9 +64,19 @@ pub async fn keys_of_every_kind(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;
     let bytes = match scene.backend.words().ulid_type {
         "bytea" => ("bytea", "'\\x00ff'::bytea", "uuid", "timestamptz"),
+        "binary(16)" => (
+            "varbinary(20)",
+            "0x00ff",
+            "uniqueidentifier",
+            "datetimeoffset(3)",
+        ),
         _ => ("blob", "x'00ff'", "text", "text"),
     };
     let (blob, zero, uuid, time) = bytes;
+    let moment = match time {
+        "datetimeoffset(3)" => "cast('2024-02-29 12:30:00.123 +00:00' as datetimeoffset(3))",
+        _ => "'2024-02-29 12:30:00.123+00'",
+    };
     let id = "5f6e9b5e-9f0d-4d3a-8d5b-1c9d2f3a4b5c";
     for (table, columns, values, changed) in [
         (
@@ -96,7 +106,7 @@ pub async fn keys_of_every_kind(backend: Arc<dyn Backend>) {
         (
             "times",
             format!("k {time} primary key, note text"),
-            "'2024-02-29 12:30:00.123+00', 'n'".to_owned(),
+            format!("{moment}, 'n'"),
             "note = 'm'",
         ),
     ] {
@@ -190,6 +200,13 @@ pub async fn large_integers_and_all_columns_arrive_unharmed(backend: Arc<dyn Bac
     );
 }
 
+/// Where triggers do not survive it, the watch must be started again before the next write.
+async fn before_the_next_write(scene: &Scene, table: &str) {
+    if !scene.backend.words().triggers_survive_renames {
+        scene.store.open_watch(&spec("f", table)).await.unwrap();
+    }
+}
+
 /// Columns come and go, tables and keys are renamed; the application's writes never fail for it.
 pub async fn a_table_that_is_renamed_or_altered_is_watched_on(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;
@@ -202,6 +219,7 @@ pub async fn a_table_that_is_renamed_or_altered_is_watched_on(backend: Arc<dyn B
     );
     app.run("alter table orders drop column note").await;
     app.run("alter table orders rename to purchases").await;
+    before_the_next_write(&scene, "purchases").await;
     app.run("update purchases set extra = 'y'").await;
     let store = scene.backend.store().await;
     assert_eq!(
@@ -210,6 +228,7 @@ pub async fn a_table_that_is_renamed_or_altered_is_watched_on(backend: Arc<dyn B
     );
     app.run("alter table purchases rename column id to number")
         .await;
+    before_the_next_write(&scene, "purchases").await;
     app.run("insert into purchases values (2, 'z')").await;
     app.run("delete from purchases where number = 1").await;
     // It is asked for under its new name, which makes our tables follow.

@@ -1,8 +1,11 @@
 //! Which changes are handed over, in which order, and what can be watched.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use changefeed_core::{BatchOutcome, CHANGES_PER_WORKER, Kind, RowOperation, WatchFrom, WatchSpec};
+use changefeed_core::{
+    BatchOutcome, CHANGES_PER_WORKER, Kind, RowOperation, WatchFrom, WatchSettings, WatchSpec,
+};
 use serde_json::json;
 
 use RowOperation::{Delete, Insert, Update};
@@ -478,7 +481,11 @@ pub async fn the_backlog_is_counted_and_shown_in_one_row(backend: Arc<dyn Backen
     assert_eq!(status().await.suggested_workers, 11);
     let workers = format!("select suggested_workers from {view}");
     assert_eq!(scene.app.number(&workers).await, 11);
-    let batch = scene.take("me", &quick()).await.unwrap();
+    let lasting = WatchSettings {
+        lease: Duration::from_secs(600),
+        ..quick()
+    };
+    let batch = scene.take("me", &lasting).await.unwrap();
     let during = status().await;
     assert_eq!((during.unprocessed, during.leased), (n, 100));
     assert_eq!(seen(&batch).len(), 100);

@@ -1,0 +1,574 @@
+//! The backlog of a function: moving changes there, leasing, settling. Each of these is one message to
+//! the server that begins with the table's lock and ends with its commit, so that a process which is
+//! stopped at any moment holds nothing.
+
+mod moving;
+mod rows;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use changefeed_core::{
+    Batch, BatchOutcome, Error, Kind, Result, Settled, Take, Watch, WatchSettings, crash_point,
+    fill,
+};
+use tiberius::Row;
+
+use crate::connection::Connection;
+use crate::error::{db, is_undefined};
+use crate::events::Span;
+use crate::platform::Platform;
+use crate::tracking::{Tracked, Way, leases_name, trigger_state};
+use crate::watches::deleted_state;
+use crate::{SqlServerStore, quote};
+
+/// How often the state is kept, and it is made sure that the table is what it was.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
+     _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
+
+/// Change tracking was switched off: the server's own word for it, and ours.
+const NOT_TRACKED: [u32; 2] = [22105, 55701];
+/// Snapshot isolation is not allowed in the database.
+const NO_SNAPSHOT: u32 = 3952;
+
+/// What this process knows about the backlogs that it works on.
+#[derive(Default)]
+pub(crate) struct Backlogs(Mutex<HashMap<String, Arc<Backlog>>>);
+
+impl Backlogs {
+    fn known(&self, leases: &str) -> Option<Arc<Backlog>> {
+        let backlogs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        backlogs.get(leases).cloned()
+    }
+
+    fn remember(&self, leases: &str, backlog: Arc<Backlog>) {
+        let mut backlogs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        backlogs.insert(leases.to_owned(), backlog);
+    }
+
+    pub(crate) fn forget(&self, leases: &str) {
+        let mut backlogs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        backlogs.remove(leases);
+    }
+}
+
+/// A function's backlog.
+pub(crate) struct Backlog {
+    pub(crate) tracked: Tracked,
+    leases: String,
+    function_id: String,
+    /// Which functions the moving knows.
+    generation: i64,
+    functions: Vec<String>,
+    /// What the table was when this was read.
+    signature: String,
+    /// Whether a row that somebody writes to can be read only in a snapshot without waiting.
+    versioned: bool,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// Whether there may be more to do, so that nobody has to look first.
+    busy: bool,
+    /// When the state was last kept.
+    kept: Option<Instant>,
+    /// Whether it was said that nobody notes the changes.
+    complained: bool,
+}
+
+/// What a take has found.
+#[derive(Default)]
+pub(crate) struct Taken {
+    pub(crate) batch: Option<Batch>,
+    /// Functions came or went since the backlog was read.
+    pub(crate) stale: bool,
+    /// Existing rows are still to be handed over.
+    pub(crate) loading: bool,
+}
+
+struct Leased {
+    generation: i64,
+    versions: (i64, i64),
+    attempt: u32,
+    rows: i32,
+    asked: Instant,
+}
+
+impl SqlServerStore {
+    /// Does something with a backlog; what this process knows of it is forgotten after an error,
+    /// because another table may be behind the same name next time.
+    pub(crate) async fn with_backlog<T>(
+        &self,
+        watch: &Watch,
+        act: impl AsyncFnOnce(&mut Connection, &Backlog) -> Result<T>,
+    ) -> Result<T> {
+        let mut connection = self.connection().await?;
+        let done = async {
+            let backlog = match self.inner.backlogs.known(&watch.leases_table) {
+                Some(backlog) => backlog,
+                None => {
+                    let backlog = Arc::new(Backlog::load(&mut connection, watch).await?);
+                    let backlogs = &self.inner.backlogs;
+                    backlogs.remember(&watch.leases_table, backlog.clone());
+                    backlog
+                }
+            };
+            act(&mut connection, &backlog).await
+        }
+        .await;
+        if done.is_err() {
+            self.inner.backlogs.forget(&watch.leases_table);
+            // It may be in the middle of a transaction, or at another isolation level.
+            connection.close();
+        }
+        done
+    }
+}
+
+impl Backlog {
+    pub(crate) async fn load(connection: &mut Connection, watch: &Watch) -> Result<Backlog> {
+        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
+        let (tracked, stored) = Tracked::load(connection, table_id, &watch.name).await?;
+        let rows = connection
+            .query(
+                "select w.function_id, convert(bit, case when exists (select 1 from sys.objects o \
+                   where o.schema_id = schema_id(N'changefeed') \
+                     and o.name = concat(N'leases_', w.function_id, N'_', w.table_id)) \
+                   then 1 else 0 end) \
+                 from changefeed.watch w where w.table_id = @P1 order by w.function_id",
+                &[&table_id],
+            )
+            .await?;
+        let (mut known, mut functions) = (false, Vec::new());
+        for row in &rows {
+            let function = row.get::<&str, _>(0).unwrap_or_default();
+            known |= function == watch.function_id;
+            if row.get::<bool, _>(1) == Some(true) {
+                functions.push(function.to_owned());
+            }
+        }
+        if !functions.contains(&watch.function_id) {
+            return Err(match known {
+                true => deleted_state(watch),
+                false => watch.name.unknown(),
+            });
+        }
+        let versioned = connection
+            .one(
+                "select convert(bit, case when d.is_read_committed_snapshot_on = 0 \
+                   and d.snapshot_isolation_state = 1 then 1 else 0 end) \
+                 from sys.databases d where d.database_id = db_id()",
+                &[],
+            )
+            .await?
+            .get::<bool, _>(0)
+            == Some(true);
+        let mut backlog = Backlog::new(tracked, &watch.function_id, stored.generation, functions);
+        backlog.versioned = versioned;
+        let row = connection.one(&backlog.signature_sql(), &[]).await?;
+        row.get::<&str, _>(0)
+            .unwrap_or_default()
+            .clone_into(&mut backlog.signature);
+        Ok(backlog)
+    }
+
+    pub(crate) fn new(
+        tracked: Tracked,
+        function_id: &str,
+        generation: i64,
+        functions: Vec<String>,
+    ) -> Backlog {
+        Backlog {
+            leases: leases_name(function_id, i64::from(tracked.id())),
+            tracked,
+            function_id: function_id.to_owned(),
+            generation,
+            functions,
+            signature: String::new(),
+            versioned: false,
+            seen: Mutex::new(Seen {
+                // There may be very much to do.
+                busy: true,
+                ..Seen::default()
+            }),
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.clone()
+    }
+
+    fn learn(&self, learn: impl FnOnce(&mut Seen)) {
+        learn(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn table_id(&self) -> String {
+        self.tracked.id().to_string()
+    }
+
+    /// Leases the next batch and reads its rows.
+    pub(crate) async fn take(&self, connection: &mut Connection, take: Take<'_>) -> Result<Taken> {
+        let seen = self.seen();
+        if seen.kept.is_none_or(|at| at.elapsed() >= UPKEEP) {
+            self.keep_up(connection).await?;
+        }
+        if !seen.busy {
+            let rows = send(connection, &self.look_sql(take.owner)).await?;
+            let says = |at: usize| rows.first().and_then(|row| row.get(at)) == Some(true);
+            if !says(0) && !says(1) {
+                return Ok(Taken::default());
+            }
+        }
+        let asked = Instant::now();
+        let rows = send(connection, &self.take_sql(&take)).await?;
+        crash_point("watch.leased");
+        let row = rows.first().ok_or_else(unexpected)?;
+        if let Some(missed) = row.get::<&str, _>(6) {
+            tracing::error!(
+                table = %self.tracked.table.name, missed,
+                "a watch has fallen behind change tracking: all rows of the table are handed over \
+                 again, as updates; of rows that were deleted meanwhile no function is told"
+            );
+        }
+        let mut taken = Taken {
+            batch: None,
+            stale: row.get::<bool, _>(5) == Some(true),
+            loading: row.get::<i16, _>(7).is_some(),
+        };
+        let leased = leased(row, asked);
+        let batch = i32::try_from(take.settings.batch).unwrap_or(i32::MAX);
+        self.learn(|known| known.busy = leased.as_ref().is_some_and(|l| l.rows >= batch));
+        if let Some(leased) = leased {
+            taken.batch = Some(self.rows(connection, leased, take.settings).await?);
+        }
+        Ok(taken)
+    }
+
+    /// Keeps the state, and makes sure that the table is what it was.
+    async fn keep_up(&self, connection: &mut Connection) -> Result<()> {
+        send(connection, &self.upkeep_sql()).await?;
+        let rows = send(connection, &self.signature_sql()).await?;
+        if rows.first().and_then(|row| row.get::<&str, _>(0)) != Some(&self.signature) {
+            return Err(altered());
+        }
+        if self.tracked.way == Way::Trigger
+            && !self.seen().complained
+            && trigger_state(connection, self.tracked.id()).await? != Some(true)
+        {
+            tracing::error!(
+                table = %self.tracked.table.name,
+                "the trigger that notes changes is missing or disabled: start the watch again, and \
+                 all rows are handed over anew"
+            );
+            self.learn(|known| known.complained = true);
+        }
+        self.learn(|known| known.kept = Some(Instant::now()));
+        Ok(())
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch,
+        lease: Duration,
+    ) -> Result<u64> {
+        let rows = send(connection, &self.renew_sql(batch, lease)).await?;
+        Ok(number(rows.first(), 0))
+    }
+
+    pub(crate) async fn settle(
+        &self,
+        connection: &mut Connection,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        let rows = send(connection, &self.settle_sql(batch, outcome, settings)).await?;
+        if !matches!(outcome, BatchOutcome::Failed { .. }) {
+            // A newer change of a row may wait, or what was given back.
+            self.learn(|known| known.busy = true);
+        }
+        Ok(Settled {
+            rows: number(rows.first(), 0),
+            parked: number(rows.first(), 1),
+        })
+    }
+
+    pub(crate) async fn retry_parked(&self, connection: &mut Connection) -> Result<u64> {
+        let rows = send(connection, &self.retry_sql()).await?;
+        Ok(number(rows.first(), 0))
+    }
+
+    /// The statement that locks the table's backlogs until the transaction ends.
+    fn lock_sql(&self) -> String {
+        lock(self.tracked.id())
+    }
+
+    fn draw_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_draw.sql"),
+            &[("table_id", &self.table_id())],
+        )
+    }
+
+    pub(crate) fn look_sql(&self, owner: &str) -> String {
+        let changes = match self.tracked.way {
+            Way::Trigger => format!(
+                "exists (select 1 from changefeed.{} l with (readpast))",
+                self.tracked.log()
+            ),
+            Way::Native => format!(
+                "exists (select 1 from changefeed.watched_table t where t.table_id = {} \
+                 and t.tracked_version <> isnull(change_tracking_current_version(), -1))",
+                self.table_id()
+            ),
+        };
+        fill(
+            include_str!("sql/watch_look.sql"),
+            &[
+                ("changes", &changes),
+                ("leases", &self.leases),
+                ("owner", &quote::literal(owner)),
+            ],
+        )
+    }
+
+    pub(crate) fn take_sql(&self, take: &Take<'_>) -> String {
+        fill(
+            include_str!("sql/watch_take.sql"),
+            &[
+                ("move", &self.move_sql()),
+                ("lease", &self.lease_sql(take)),
+                ("function_id", &quote::literal(&self.function_id)),
+            ],
+        )
+    }
+
+    fn lease_sql(&self, take: &Take<'_>) -> String {
+        let lease = Span::of(take.settings.lease);
+        fill(
+            include_str!("sql/watch_lease.sql"),
+            &[
+                ("lock", &self.lock_sql()),
+                ("table_id", &self.table_id()),
+                ("leases", &self.leases),
+                ("attempts", &take.settings.attempts.to_string()),
+                ("draw", &self.draw_sql()),
+                ("newer_becomes_current", newer()),
+                ("unleased", UNLEASED),
+                ("batch", &take.settings.batch.to_string()),
+                ("owner", &quote::literal(take.owner)),
+                ("groups", &groups(take.settings)),
+                ("milliseconds", &lease.milliseconds.to_string()),
+                ("seconds", &lease.seconds.to_string()),
+            ],
+        )
+    }
+
+    /// The rows of a batch that are still its own.
+    fn held(batch: &Batch) -> String {
+        format!(
+            "_changefeed_attempt_count > 0 and _changefeed_parked_time is null \
+             and _changefeed_change_version between {} and {} and _changefeed_lease_generation = {}",
+            batch.versions.0, batch.versions.1, batch.generation
+        )
+    }
+
+    pub(crate) fn renew_sql(&self, batch: &Batch, lease: Duration) -> String {
+        let lease = Span::of(lease);
+        format!(
+            "declare @rows bigint; begin transaction; {} update changefeed.{} \
+             set _changefeed_lease_expiration_time = \
+               dateadd(millisecond, {}, dateadd(second, {}, sysutcdatetime())) where {}; \
+             set @rows = @@rowcount; commit transaction; select @rows",
+            self.lock_sql(),
+            self.leases,
+            lease.milliseconds,
+            lease.seconds,
+            Backlog::held(batch)
+        )
+    }
+
+    pub(crate) fn settle_sql(
+        &self,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> String {
+        let held = Backlog::held(batch);
+        let common = [
+            ("leases", self.leases.as_str()),
+            ("held", held.as_str()),
+            ("unleased", UNLEASED),
+        ];
+        let settle = match outcome {
+            BatchOutcome::Done => fill(include_str!("sql/watch_done.sql"), &common),
+            BatchOutcome::Released => fill(include_str!("sql/watch_released.sql"), &common),
+            BatchOutcome::Failed { error } => {
+                let wait = Span::of(settings.wait_after(batch.attempt));
+                let more = [
+                    ("error", quote::literal(&printable(error))),
+                    ("attempts", settings.attempts.to_string()),
+                    ("seconds", wait.seconds.to_string()),
+                    ("milliseconds", wait.milliseconds.to_string()),
+                ];
+                let mut all = common.to_vec();
+                all.push(("newer_becomes_current", newer()));
+                all.extend(more.iter().map(|(k, v)| (*k, v.as_str())));
+                fill(include_str!("sql/watch_failed.sql"), &all)
+            }
+        };
+        fill(
+            include_str!("sql/watch_settle.sql"),
+            &[
+                ("lock", &self.lock_sql()),
+                ("leases", &self.leases),
+                ("held", &held),
+                ("draw", &self.draw_sql()),
+                ("settle", &settle),
+            ],
+        )
+    }
+
+    pub(crate) fn retry_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_retry.sql"),
+            &[
+                ("lock", &self.lock_sql()),
+                ("leases", &self.leases),
+                ("draw", &self.draw_sql()),
+            ],
+        )
+    }
+
+    pub(crate) fn upkeep_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_upkeep.sql"),
+            &[
+                ("leases", &self.leases),
+                ("table_id", &self.table_id()),
+                ("function_id", &quote::literal(&self.function_id)),
+            ],
+        )
+    }
+
+    pub(crate) fn signature_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_signature.sql"),
+            &[
+                ("name", &quote::literal(&self.tracked.table.sql)),
+                ("table_id", &self.table_id()),
+            ],
+        )
+    }
+}
+
+/// The lock that whoever writes to the backlogs of a table holds: the update of a row, which every
+/// server respects. Babelfish takes no locks for hints.
+pub(crate) fn lock(table_id: i32) -> String {
+    format!(
+        "update changefeed.watched_table set last_version = last_version + 1 \
+         where table_id = {table_id};"
+    )
+}
+
+/// Sends statements as one message and returns the rows of the last result that has any.
+pub(crate) async fn send(connection: &mut Connection, sql: &str) -> Result<Vec<Row>> {
+    let results = connection.simple(sql).await.map_err(explain)?;
+    let mut with_rows = results.into_iter().rev();
+    Ok(with_rows.find(|rows| !rows.is_empty()).unwrap_or_default())
+}
+
+/// What went wrong with a statement about a watched table.
+pub(crate) fn explain(error: tiberius::error::Error) -> Error {
+    if is_undefined(&error) {
+        return Error::not_found("a table or column of this watch is not there any more")
+            .advise("start the watch again: what was deleted is made again")
+            .caused_by(error);
+    }
+    match error.code() {
+        Some(code) if NOT_TRACKED.contains(&code) => Error::new(
+            Kind::Database,
+            "change tracking of the watched table was switched off, or the user may not see it",
+        )
+        .advise(
+            "grant view change tracking on the table; or start the watch again: a trigger of ours \
+             notes its changes then, and all rows are handed over anew",
+        )
+        .caused_by(error),
+        Some(NO_SNAPSHOT) => Error::new(
+            Kind::Database,
+            "the database does not allow snapshot isolation any more",
+        )
+        .advise("alter database current set allow_snapshot_isolation on")
+        .caused_by(error),
+        _ => db(error),
+    }
+}
+
+fn altered() -> Error {
+    Error::not_found("the table was altered")
+}
+
+fn unexpected() -> Error {
+    Error::new(
+        Kind::Database,
+        "the server answered something else than was asked",
+    )
+}
+
+fn number(row: Option<&Row>, at: usize) -> u64 {
+    let number = row.and_then(|row| row.get::<i64, _>(at)).unwrap_or(0);
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn leased(row: &Row, asked: Instant) -> Option<Leased> {
+    let rows = row.get::<i32, _>(4).filter(|rows| *rows > 0)?;
+    Some(Leased {
+        generation: row.get(0)?,
+        versions: (row.get(1)?, row.get(2)?),
+        attempt: u32::try_from(row.get::<i32, _>(3)?).unwrap_or(u32::MAX),
+        rows,
+        asked,
+    })
+}
+
+fn newer() -> &'static str {
+    include_str!("sql/watch_newer.sql").trim_end()
+}
+
+/// How many rows are tried together after `@tried` attempts. Where the number stays the same for some
+/// attempts, they are told together.
+fn groups(settings: &WatchSettings) -> String {
+    let mut cases: Vec<(u32, usize)> = Vec::new();
+    for attempt in 1..=settings.attempts {
+        let group = settings.group(attempt);
+        match cases.last_mut() {
+            Some((last, known)) if *known == group => *last = attempt,
+            _ => cases.push((attempt, group)),
+        }
+    }
+    let cases: Vec<String> = cases
+        .iter()
+        .map(|(last, group)| format!("when @tried < {last} then {group}"))
+        .collect();
+    cases.join(" ")
+}
+
+/// Without characters that Babelfish has no place for in a text.
+fn printable(text: &str) -> String {
+    text.replace(
+        |c: char| c.is_control() && !matches!(c, '\n' | '\r' | '\t'),
+        "?",
+    )
+}
+
+/// Whether rows are read in a snapshot: only a SQL Server ever waits for them otherwise.
+fn reads_in_snapshot(platform: Platform, versioned: bool) -> bool {
+    platform == Platform::SqlServer && versioned
+}

@@ -1,0 +1,152 @@
+//! The rows of a batch.
+
+use changefeed_core::{
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings, fill,
+};
+use serde_json::value::RawValue;
+
+use super::{Backlog, Leased, altered, reads_in_snapshot, send, unexpected};
+use crate::connection::Connection;
+use crate::json;
+use crate::platform::Platform;
+use crate::watch_key::same;
+
+/// How much is read at once at most, in bytes as the server has them; what is more is given back.
+const BYTES_AT_ONCE: &str = "33554432";
+
+impl Backlog {
+    /// The rows of a batch. Not under the table's lock: a process that is stopped while it reads would
+    /// keep it.
+    pub(super) async fn rows(
+        &self,
+        connection: &mut Connection,
+        leased: Leased,
+        settings: &WatchSettings,
+    ) -> Result<Batch> {
+        let mut batch = Batch {
+            generation: leased.generation,
+            versions: leased.versions,
+            attempt: leased.attempt,
+            changes: Vec::new(),
+            asked: leased.asked,
+        };
+        match self.read(connection, &batch).await {
+            Ok(changes) => {
+                batch.changes = changes;
+                self.give_back_rest(connection, &mut batch, leased.rows, settings)
+                    .await?;
+                Ok(batch)
+            }
+            Err(error) => {
+                // A row that cannot be read must not keep the others: that was an attempt, and the
+                // next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
+                let outcome = match error.kind() {
+                    Kind::Database => BatchOutcome::Failed {
+                        error: format!("a row cannot be read: {error}"),
+                    },
+                    _ => BatchOutcome::Released,
+                };
+                let given_back = self.settle(connection, &batch, &outcome, settings);
+                if let Err(error) = given_back.await {
+                    tracing::debug!(%error, "a batch that could not be read was not given back");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Gives back the rows of a batch that were too much at once.
+    async fn give_back_rest(
+        &self,
+        connection: &mut Connection,
+        batch: &mut Batch,
+        leased: i32,
+        settings: &WatchSettings,
+    ) -> Result<()> {
+        let Some(last) = batch.changes.last().map(|change| change.version) else {
+            return Ok(());
+        };
+        if i32::try_from(batch.changes.len()).is_ok_and(|read| read >= leased) {
+            return Ok(());
+        }
+        let rest = Batch {
+            versions: (last + 1, batch.versions.1),
+            changes: Vec::new(),
+            ..batch.clone()
+        };
+        batch.versions.1 = last;
+        self.settle(connection, &rest, &BatchOutcome::Released, settings)
+            .await?;
+        Ok(())
+    }
+
+    pub(crate) fn rows_sql(&self, batch: &Batch, platform: Platform) -> String {
+        let table = &self.tracked.table;
+        // Without waiting for whoever writes to the rows.
+        let (versioned, unversioned) = match reads_in_snapshot(platform, self.versioned) {
+            true => (
+                "set transaction isolation level snapshot;",
+                "set transaction isolation level read committed;",
+            ),
+            false => ("", ""),
+        };
+        let signature = self.signature_sql();
+        fill(
+            include_str!("../sql/watch_rows.sql"),
+            &[
+                ("versioned", versioned),
+                ("unversioned", unversioned),
+                ("row", &table.row_json("t")),
+                ("table", &table.sql),
+                ("same_key", &same(&self.tracked.key, "t", "q")),
+                ("key", &json::object(&table.key, "q")),
+                ("leases", &self.leases),
+                ("held", &Backlog::held(batch)),
+                ("signature", &format!("({signature})")),
+                ("bytes", BYTES_AT_ONCE),
+            ],
+        )
+    }
+
+    async fn read(&self, connection: &mut Connection, batch: &Batch) -> Result<Vec<RowChange>> {
+        let sql = self.rows_sql(batch, connection.platform());
+        let rows = send(connection, &sql).await?;
+        let mut changes = Vec::with_capacity(rows.len());
+        for row in &rows {
+            // Another table may be behind the name by now, or other columns in the table.
+            if row.get::<&str, _>(4) != Some(&self.signature) {
+                return Err(altered());
+            }
+            let (Some(version), Some(operation), Some(item)) = (
+                row.get::<i64, _>(0),
+                row.get::<i32, _>(1),
+                row.get::<&str, _>(2),
+            ) else {
+                return Err(unexpected());
+            };
+            let operation = RowOperation::from_number(i64::from(operation))?;
+            let columns = row
+                .get::<&str, _>(3)
+                .filter(|_| operation == RowOperation::Update && self.tracked.columns)
+                .map(|list| self.names(list));
+            changes.push(RowChange {
+                operation,
+                item: RawValue::from_string(item.to_owned())
+                    .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
+                version,
+                columns,
+            });
+        }
+        Ok(changes)
+    }
+
+    /// The names of columns that are told by their numbers, in the order of the table.
+    fn names(&self, list: &str) -> Vec<String> {
+        let places: Vec<i32> = list.split(',').filter_map(|n| n.parse().ok()).collect();
+        let columns = self.tracked.table.columns.iter();
+        columns
+            .filter(|column| places.contains(&column.place))
+            .map(|column| column.name.clone())
+            .collect()
+    }
+}

@@ -1,0 +1,13 @@
+-- What our trigger has noted and is committed: what somebody has locked is not. Nobody but the holder of
+-- the table's lock deletes here.
+    insert into @scanned ({k}, place, operation, [columns])
+    select top ({chunk}) {l_keys}, l._changefeed_order, l._changefeed_operation,
+           case when l._changefeed_columns is not null then concat(',', (
+               select string_agg(convert(varchar(max), c.column_id), ',') from sys.columns c
+               where c.object_id = {table_id}
+                 and convert(int, substring(l._changefeed_columns, (c.column_id - 1) / 8 + 1, 1))
+                     & power(2, (c.column_id - 1) % 8) <> 0), ',') end
+    from changefeed.{log} l with (readpast, updlock, rowlock)
+    order by l._changefeed_order;
+    delete from changefeed.{log}
+    where exists (select 1 from @scanned s where s.place = changefeed.{log}._changefeed_order);

@@ -1,0 +1,348 @@
+//! What a watched table gets: what notes changed keys, and where they wait.
+//! `migrations/0004_watches.sql` tells how it works.
+
+use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill};
+
+use crate::connection::Connection;
+use crate::event_install::{Patience, run_first, wait_for_writers};
+use crate::platform::Platform;
+use crate::source::Table;
+use crate::watch_key::{self, KeyColumn, StoredKey, names, same};
+use crate::{capture, quote};
+
+/// Who notes the changes of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// The server itself: change tracking is on for the table.
+    Native,
+    /// A trigger of ours.
+    Trigger,
+}
+
+/// A table that can be watched, as it is now.
+#[derive(Debug, Clone)]
+pub(crate) struct Tracked {
+    pub(crate) table: Table,
+    pub(crate) key: Vec<KeyColumn>,
+    pub(crate) way: Way,
+    /// Whether the columns that were changed are noted.
+    pub(crate) columns: bool,
+}
+
+/// What is remembered of a watched table.
+pub(crate) struct Stored {
+    pub(crate) generation: i64,
+    pub(crate) way: Way,
+    pub(crate) key: Vec<StoredKey>,
+    pub(crate) columns: bool,
+}
+
+impl Stored {
+    pub(crate) async fn load(connection: &mut Connection, table_id: i32) -> Result<Option<Self>> {
+        let rows = connection
+            .query(
+                "select generation, native, [key], [columns] from changefeed.watched_table \
+                 where table_id = @P1",
+                &[&table_id],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let key = serde_json::from_str(row.get::<&str, _>(2).unwrap_or("[]")).map_err(|e| {
+            Error::new(Kind::Database, "the key of a watched table makes no sense").caused_by(e)
+        })?;
+        Ok(Some(Stored {
+            generation: row.get(0).unwrap_or_default(),
+            way: match row.get::<bool, _>(1) {
+                Some(true) => Way::Native,
+                _ => Way::Trigger,
+            },
+            key,
+            columns: row.get::<bool, _>(3) == Some(true),
+        }))
+    }
+}
+
+impl Tracked {
+    /// Looks at a table and says why it cannot be watched. Who notes its changes is decided once.
+    pub(crate) async fn find(
+        connection: &mut Connection,
+        name: &TableName,
+    ) -> Result<(Tracked, Option<Stored>)> {
+        let table = Table::find(connection, name).await?;
+        capture::check(&table)?;
+        watch_key::check(&table)?;
+        let stored = Stored::load(connection, table.id).await?;
+        let way = match &stored {
+            Some(stored) if stored.way == Way::Trigger => Way::Trigger,
+            _ if connection.platform().has_change_tracking() => native(connection, &table).await?,
+            _ => Way::Trigger,
+        };
+        check_rights(connection, &table, way).await?;
+        Ok((Tracked::of(connection, table, way).await?, stored))
+    }
+
+    /// The table behind a number of ours, and what is remembered of it.
+    pub(crate) async fn load(
+        connection: &mut Connection,
+        table_id: i32,
+        name: &WatchName,
+    ) -> Result<(Tracked, Stored)> {
+        let stored = Stored::load(connection, table_id).await?;
+        let stored = stored.ok_or_else(|| name.unknown())?;
+        let table = Table::load(connection, table_id).await?;
+        let table = table.ok_or_else(|| dropped(name))?;
+        let mut tracked = Tracked::of(connection, table, stored.way).await?;
+        tracked.columns = stored.columns;
+        if tracked.stored_key() != stored.key {
+            return Err(Error::not_found(format!(
+                "the primary key of {} was altered: our tables do not fit it any more",
+                tracked.table.name
+            ))
+            .advise("start the watch again: what can be kept is brought to the new key"));
+        }
+        Ok((tracked, stored))
+    }
+
+    async fn of(connection: &mut Connection, table: Table, way: Way) -> Result<Tracked> {
+        let key = watch_key::load(connection, &table).await?;
+        Ok(Tracked {
+            table,
+            key,
+            way,
+            columns: false,
+        })
+    }
+
+    pub(crate) fn id(&self) -> i32 {
+        self.table.id
+    }
+
+    pub(crate) fn stored_key(&self) -> Vec<StoredKey> {
+        self.key.iter().map(KeyColumn::stored).collect()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        format!("changes_{}", self.table.id)
+    }
+
+    fn columns_sql(&self) -> String {
+        watch_key::join(&self.key, ",\n    ", |_, c| {
+            format!("{} {} not null", c.sql(), c.our_type())
+        })
+    }
+
+    /// The table where the trigger notes changed keys.
+    pub(crate) fn log_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_log.sql"),
+            &[("log", &self.log()), ("columns", &self.columns_sql())],
+        )
+    }
+
+    /// A function's backlog.
+    pub(crate) fn leases_sql(&self, leases: &str) -> String {
+        fill(
+            include_str!("sql/watch_leases.sql"),
+            &[
+                ("leases", leases),
+                ("columns", &self.columns_sql()),
+                ("keys", &names(&self.key, "")),
+            ],
+        )
+    }
+
+    /// The trigger that notes changed keys.
+    pub(crate) fn trigger_sql(&self) -> String {
+        let schema = self.table.name.schema.as_deref().unwrap_or("dbo");
+        fill(
+            include_str!("sql/watch_trigger.sql"),
+            &[
+                ("schema", &quote::identifier(schema)),
+                ("trigger", &trigger_name(self.table.id)),
+                ("table", &self.table.sql),
+                ("log", &self.log()),
+                ("keys", &names(&self.key, "")),
+                ("d_keys", &names(&self.key, "d.")),
+                ("i_keys", &names(&self.key, "i.")),
+                ("same_key", &same(&self.key, "i", "d")),
+                // Nobody pays for what nobody wants to know.
+                (
+                    "written",
+                    if self.columns {
+                        "columns_updated()"
+                    } else {
+                        "null"
+                    },
+                ),
+            ],
+        )
+    }
+
+    /// Puts the trigger on the table, in place of the one that is there. Its writers wait for that,
+    /// so it does not take long.
+    pub(crate) async fn put_trigger(&self, connection: &mut Connection) -> Result<()> {
+        remove_trigger(connection, self.table.id).await?;
+        wait_for_writers(connection, Patience::Person.milliseconds()).await?;
+        connection
+            .batch(&self.trigger_sql())
+            .await
+            .map_err(|error| match error.kind() {
+                Kind::Permission => capture::may_not_create_trigger(&self.table, error),
+                _ => in_use(error, &self.table.name),
+            })?;
+        if connection.platform() == Platform::SqlServer {
+            let operations = ["INSERT", "UPDATE", "DELETE"];
+            run_first(
+                connection,
+                &self.table,
+                &trigger_name(self.table.id),
+                &operations,
+            )
+            .await?;
+        }
+        wait_for_writers(connection, Patience::USUAL).await
+    }
+}
+
+/// The name of the trigger; `uninstall` knows it by its beginning.
+pub(crate) fn trigger_name(table_id: i32) -> String {
+    format!("changefeed_watch_{table_id}")
+}
+
+/// Whether the trigger is on its table; nothing if it is not, and otherwise whether it is switched on.
+pub(crate) async fn trigger_state(
+    connection: &mut Connection,
+    table_id: i32,
+) -> Result<Option<bool>> {
+    let rows = connection
+        .query(
+            "select convert(bit, case when t.is_disabled = 1 then 0 else 1 end) from sys.triggers t \
+             where t.name = @P1 and t.parent_id = @P2",
+            &[&trigger_name(table_id), &table_id],
+        )
+        .await?;
+    Ok(rows.first().map(|row| row.get::<bool, _>(0) == Some(true)))
+}
+
+/// Removes the trigger, wherever its table is by now.
+pub(crate) async fn remove_trigger(connection: &mut Connection, table_id: i32) -> Result<()> {
+    let rows = connection
+        .query(
+            "select convert(nvarchar(128), schema_name(o.schema_id)) from sys.triggers t \
+             join sys.objects o on o.object_id = t.object_id where t.name = @P1",
+            &[&trigger_name(table_id)],
+        )
+        .await?;
+    for row in rows {
+        let schema = row.get::<&str, _>(0).unwrap_or("dbo");
+        wait_for_writers(connection, Patience::Person.milliseconds()).await?;
+        let drop = format!(
+            "drop trigger {}.{}",
+            quote::identifier(schema),
+            trigger_name(table_id)
+        );
+        connection.batch(&drop).await?;
+        wait_for_writers(connection, Patience::USUAL).await?;
+    }
+    Ok(())
+}
+
+/// Whether there is a table, view or function of ours.
+pub(crate) async fn exists(connection: &mut Connection, name: &str) -> Result<bool> {
+    let row = connection
+        .one(
+            "select convert(bit, case when exists (select 1 from sys.objects o \
+               where o.schema_id = schema_id(N'changefeed') and o.name = @P1) then 1 else 0 end)",
+            &[&name],
+        )
+        .await?;
+    Ok(row.get::<bool, _>(0) == Some(true))
+}
+
+/// The backlog of a function on a table.
+pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
+    format!("leases_{function_id}_{table_id}")
+}
+
+/// Whether the server's change tracking can be used. Where it is on, but without the isolation that
+/// makes it sound, a trigger would not be what was asked for: it makes `OUTPUT` without `INTO` fail.
+async fn native(connection: &mut Connection, table: &Table) -> Result<Way> {
+    let row = connection
+        .one(
+            "select convert(bit, case when exists (select 1 from sys.change_tracking_tables t \
+               where t.object_id = @P1) then 1 else 0 end), \
+             convert(bit, case when d.snapshot_isolation_state = 1 then 1 else 0 end), \
+             convert(nvarchar(128), d.name) \
+             from sys.databases d where d.database_id = db_id()",
+            &[&table.id],
+        )
+        .await?;
+    if row.get::<bool, _>(0) != Some(true) {
+        return Ok(Way::Trigger);
+    }
+    if row.get::<bool, _>(1) != Some(true) {
+        let database = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+        return Err(Error::invalid(format!(
+            "change tracking is on for {}, but the database does not allow snapshot isolation, \
+             without which changes of change tracking can be missed",
+            table.name
+        ))
+        .advise(format!(
+            "alter database {database} set allow_snapshot_isolation on; or switch change tracking of \
+             the table off, and a trigger of ours notes its changes"
+        )));
+    }
+    Ok(Way::Native)
+}
+
+/// Refuses what would fail later, and names what is missing.
+async fn check_rights(connection: &mut Connection, table: &Table, way: Way) -> Result<()> {
+    let row = connection
+        .one(
+            "select convert(int, has_perms_by_name(@P1, 'OBJECT', 'SELECT')), \
+             convert(int, has_perms_by_name(@P1, 'OBJECT', 'VIEW CHANGE TRACKING')), \
+             convert(nvarchar(128), user_name())",
+            &[&table.sql],
+        )
+        .await?;
+    // Babelfish does not find a table whose name has quotes in it.
+    let asked = connection.platform() == Platform::SqlServer;
+    let lacks = |at: usize| asked && row.get::<i32, _>(at) == Some(0);
+    let right = if lacks(0) {
+        "select"
+    } else if way == Way::Native && lacks(1) {
+        "view change tracking"
+    } else {
+        return Ok(());
+    };
+    let user = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+    let what = match right {
+        "select" => "read",
+        _ => "see the change tracking of",
+    };
+    Err(Error::new(
+        Kind::Permission,
+        format!("the database user may not {what} {}", table.name),
+    )
+    .advise(format!("grant {right} on {} to {user}", table.sql)))
+}
+
+pub(crate) fn dropped(name: &WatchName) -> Error {
+    Error::not_found(format!("the table that watch '{name}' watches was dropped"))
+        .advise(format!("`changefeed watch drop {name}` removes the watch"))
+}
+
+/// Says which table was waited for in vain.
+pub(crate) fn in_use(error: Error, table: &TableName) -> Error {
+    if error.kind() == Kind::Busy {
+        return Error::new(
+            Kind::Busy,
+            format!("table {table} is in use by a long transaction"),
+        )
+        .advise("try again when it has ended; nothing was changed")
+        .caused_by(error);
+    }
+    error
+}

@@ -1,0 +1,181 @@
+//! The primary key of a watched table, in the table itself and in ours.
+
+use changefeed_core::{Error, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::connection::Connection;
+use crate::quote;
+use crate::source::{Column, Table};
+
+/// Types of keys that are the same in our tables and as JSON.
+const KEY_TYPES: [&str; 27] = [
+    "bigint",
+    "binary",
+    "bit",
+    "char",
+    "date",
+    "datetime",
+    "datetime2",
+    "datetimeoffset",
+    "decimal",
+    "float",
+    "int",
+    "money",
+    "nchar",
+    "numeric",
+    "nvarchar",
+    "real",
+    "rowversion",
+    "smalldatetime",
+    "smallint",
+    "smallmoney",
+    "sysname",
+    "time",
+    "timestamp",
+    "tinyint",
+    "uniqueidentifier",
+    "varbinary",
+    "varchar",
+];
+
+/// A column of a watched table's primary key.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct KeyColumn {
+    pub(crate) column: Column,
+    /// Where it is not that of the database.
+    collation: Option<String>,
+}
+
+impl KeyColumn {
+    pub(crate) fn sql(&self) -> String {
+        quote::identifier(&self.column.name)
+    }
+
+    /// The type in our tables: what is equal there is equal in ours.
+    pub(crate) fn our_type(&self) -> String {
+        match &self.collation {
+            Some(collation) => format!("{} collate {collation}", self.column.type_sql),
+            None => self.column.type_sql.clone(),
+        }
+    }
+
+    /// As it is remembered in `watched_table`.
+    pub(crate) fn stored(&self) -> StoredKey {
+        StoredKey {
+            name: self.column.name.clone(),
+            place: self.column.place,
+            type_sql: self.our_type(),
+        }
+    }
+}
+
+/// A key column as our tables have it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StoredKey {
+    pub(crate) name: String,
+    pub(crate) place: i32,
+    #[serde(rename = "type")]
+    pub(crate) type_sql: String,
+}
+
+/// The primary key of a table, if it is one that can be noted.
+pub(crate) async fn load(connection: &mut Connection, table: &Table) -> Result<Vec<KeyColumn>> {
+    let collations = connection
+        .query(include_str!("sql/watch_collations.sql"), &[&table.id])
+        .await?;
+    let collation = |place: i32| {
+        let mut rows = collations.iter();
+        let row = rows.find(|row| row.get::<i32, _>(0) == Some(place))?;
+        row.get::<&str, _>(1).map(str::to_owned)
+    };
+    Ok(table
+        .key
+        .iter()
+        .map(|column| KeyColumn {
+            column: column.clone(),
+            collation: collation(column.place),
+        })
+        .collect())
+}
+
+/// A key without anything particular, for those who judge statements without a server.
+pub(crate) fn plain(table: &Table) -> Vec<KeyColumn> {
+    let key = table.key.iter();
+    key.map(|column| KeyColumn {
+        column: column.clone(),
+        collation: column
+            .base_type
+            .ends_with("char")
+            .then(|| "Latin1_General_BIN2".to_owned()),
+    })
+    .collect()
+}
+
+/// Says why a key cannot be noted.
+pub(crate) fn check(table: &Table) -> Result<()> {
+    let name = &table.name;
+    for column in &table.key {
+        if column.name.to_lowercase().starts_with("_changefeed_") {
+            return Err(Error::invalid(format!(
+                "the key column '{}' of {name} has a name that changefeed needs for itself",
+                column.name
+            ))
+            .advise("key columns of watched tables must not begin with _changefeed_"));
+        }
+        if !KEY_TYPES.contains(&column.base_type.as_str()) {
+            return Err(Error::invalid(format!(
+                "unsupported key type: column '{}' of {name} is of type {}",
+                column.name, column.base_type
+            ))
+            .advise(
+                "keys of watched tables can be of SQL Server's own types, except sql_variant, \
+                 hierarchyid, geometry and geography",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Joins what is made of each key column, which are counted from 1.
+pub(crate) fn join(
+    key: &[KeyColumn],
+    between: &str,
+    make: impl Fn(usize, &KeyColumn) -> String,
+) -> String {
+    let parts: Vec<String> = key
+        .iter()
+        .enumerate()
+        .map(|(n, c)| make(n + 1, c))
+        .collect();
+    parts.join(between)
+}
+
+/// The key columns, quoted, each after a prefix.
+pub(crate) fn names(key: &[KeyColumn], prefix: &str) -> String {
+    join(key, ", ", |_, c| format!("{prefix}{}", c.sql()))
+}
+
+/// `k1, k2`, each after a prefix: as they are called in table variables.
+pub(crate) fn numbered(key: &[KeyColumn], prefix: &str) -> String {
+    join(key, ", ", |n, _| format!("{prefix}k{n}"))
+}
+
+/// The key columns of a table variable.
+pub(crate) fn numbered_types(key: &[KeyColumn]) -> String {
+    join(key, ", ", |n, c| format!("k{n} {} not null", c.our_type()))
+}
+
+/// The condition that two rows have the same key.
+pub(crate) fn same(key: &[KeyColumn], a: &str, b: &str) -> String {
+    join(key, " and ", |_, c| {
+        let name = c.sql();
+        format!("{a}.{name} = {b}.{name}")
+    })
+}
+
+/// The same, of a row of ours and one of a table variable.
+pub(crate) fn same_numbered(key: &[KeyColumn], row: &str, variable: &str) -> String {
+    join(key, " and ", |n, c| {
+        format!("{row}.{} = {variable}.k{n}", c.sql())
+    })
+}

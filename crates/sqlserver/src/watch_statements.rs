@@ -1,0 +1,172 @@
+//! The T-SQL of watches, as it is generated for tables that are hard to get right: for those who want
+//! to judge it without a server.
+
+use std::time::{Duration, Instant};
+
+use changefeed_core::{Batch, BatchOutcome, Take, Watch, WatchName, WatchSettings, WatchSpec};
+
+use crate::backlog::Backlog;
+use crate::platform::Platform;
+use crate::source::Table;
+use crate::tracking::{Tracked, Way, leases_name};
+use crate::{watch_key, watch_registry, watches};
+
+/// Statements that are files.
+pub(crate) const FILES: [(&str, &str); 5] = [
+    (
+        "watch_collations.sql",
+        include_str!("sql/watch_collations.sql"),
+    ),
+    ("watch_findings.sql", include_str!("sql/watch_findings.sql")),
+    (
+        "watch_global_state.sql",
+        include_str!("sql/watch_global_state.sql"),
+    ),
+    ("watch_tracked.sql", include_str!("sql/watch_tracked.sql")),
+    ("watches.sql", include_str!("sql/watches.sql")),
+];
+
+/// Files with blanks, and parts of others.
+#[cfg(test)]
+pub(crate) const TEMPLATES: [&str; 26] = [
+    "watch_changes_noted.sql",
+    "watch_changes_tracked.sql",
+    "watch_count.sql",
+    "watch_done.sql",
+    "watch_draw.sql",
+    "watch_failed.sql",
+    "watch_lease.sql",
+    "watch_leases.sql",
+    "watch_load.sql",
+    "watch_log.sql",
+    "watch_look.sql",
+    "watch_missed.sql",
+    "watch_move.sql",
+    "watch_move_function.sql",
+    "watch_newer.sql",
+    "watch_parked.sql",
+    "watch_released.sql",
+    "watch_retry.sql",
+    "watch_rows.sql",
+    "watch_settle.sql",
+    "watch_signature.sql",
+    "watch_status.sql",
+    "watch_take.sql",
+    "watch_trigger.sql",
+    "watch_upkeep.sql",
+    "watch_view.sql",
+];
+
+/// What is not the same where the server notes the changes, and what that is about.
+const DIFFERENT: [&str; 8] = [
+    "leases",
+    "look",
+    "take",
+    "move",
+    "count",
+    "new table",
+    "altered table",
+    "forgotten changes",
+];
+
+/// All statements, each with a name, for watches on these tables, in both ways.
+pub(crate) fn statements(tables: Vec<Table>) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = FILES
+        .map(|(name, sql)| (name.to_owned(), sql.to_owned()))
+        .into();
+    for (number, table) in tables.into_iter().enumerate() {
+        // Each has tables of ours of its own.
+        for (n, way) in [Way::Trigger, Way::Native].into_iter().enumerate() {
+            let table = Table {
+                id: i32::try_from(number * 2 + n).unwrap_or_default() + 1,
+                ..table.clone()
+            };
+            all.extend(of_table(table, way));
+        }
+    }
+    all
+}
+
+fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
+    let tracked = Tracked {
+        key: watch_key::plain(&table),
+        table,
+        way,
+        columns: true,
+    };
+    let function = format!("{:016x}", tracked.id());
+    let leases = leases_name(&function, i64::from(tracked.id()));
+    let backlog = Backlog::new(tracked.clone(), &function, 1, vec![function.clone()]);
+    let settings = WatchSettings::default();
+    let take = Take {
+        owner: "it's me",
+        settings: &settings,
+    };
+    let batch = Batch {
+        generation: 1,
+        versions: (1, 2),
+        attempt: 1,
+        changes: Vec::new(),
+        asked: Instant::now(),
+    };
+    let failed = BatchOutcome::Failed {
+        error: "it's bad".to_owned(),
+    };
+    let settle = |outcome| backlog.settle_sql(&batch, outcome, &settings);
+    let key = "[{\"name\":\"it's\"}]";
+    let mut statements = vec![
+        ("new table", watch_registry::new_table_sql(&tracked, key)),
+        (
+            "altered table",
+            watch_registry::altered_table_sql(&tracked, key),
+        ),
+        ("missed", watch_registry::missed_sql(1, "it's gone")),
+        (
+            "forgotten changes",
+            watch_registry::forget_changes_sql(&tracked),
+        ),
+        ("leases", tracked.leases_sql(&leases)),
+        ("log", tracked.log_sql()),
+        ("trigger", tracked.trigger_sql()),
+        ("look", backlog.look_sql(take.owner)),
+        ("take", backlog.take_sql(&take)),
+        ("move", backlog.move_all_sql()),
+        ("renew", backlog.renew_sql(&batch, Duration::from_secs(1))),
+        ("done", settle(&BatchOutcome::Done)),
+        ("released", settle(&BatchOutcome::Released)),
+        ("failed", settle(&failed)),
+        ("retry", backlog.retry_sql()),
+        ("rows", backlog.rows_sql(&batch, Platform::SqlServer)),
+        ("upkeep", backlog.upkeep_sql()),
+        ("signature", backlog.signature_sql()),
+        ("load", watches::load_sql(&tracked, &function)),
+        ("count", backlog.count_sql()),
+        ("view", watch_registry::view_sql(&function)),
+        ("status", watches::status_sql(&function)),
+        ("parked", watches::parked_sql(&tracked, &leases, 10)),
+    ];
+    let name = tracked.table.name.clone();
+    if let Ok(function_name) = "f".parse::<WatchName>() {
+        let spec = WatchSpec::new(function_name, name.clone());
+        let watch = Watch {
+            name: spec.name.clone(),
+            function_id: function.clone(),
+            table_id: 1,
+            table: name.clone(),
+            leases_table: leases,
+            definition: None,
+        };
+        statements.extend(
+            watch_registry::new_watch_sql(&spec, &watch, true).map(|sql| ("new watch", sql)),
+        );
+        statements.extend(
+            watch_registry::known_watch_sql(&spec, &watch, true).map(|sql| ("known watch", sql)),
+        );
+    }
+    statements
+        .into_iter()
+        // The others are the same.
+        .filter(|(what, _)| way == Way::Trigger || DIFFERENT.contains(what))
+        .map(|(what, sql)| (format!("watch {what} of {name} ({way:?})"), sql))
+        .collect()
+}

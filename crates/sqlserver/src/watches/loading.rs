@@ -1,0 +1,72 @@
+//! Existing rows for a function that begins with them, or that has missed something.
+
+use changefeed_core::{Result, Watch, crash_point, fill};
+
+use crate::backfill::resume_after;
+use crate::backlog::{lock, send};
+use crate::tracking::{Tracked, leases_name};
+use crate::watch_key::{names, numbered, numbered_types, same_numbered};
+use crate::{SqlServerStore, json, quote};
+
+/// Existing rows that are loaded at a time.
+const LOAD: &str = "10000";
+
+impl SqlServerStore {
+    /// Puts existing rows into the backlog of a function. Goes on where it was cut off.
+    pub(crate) async fn load(&self, watch: &Watch) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
+        let loading = connection
+            .query(
+                "select 1 from changefeed.watch where function_id = @P1 and loading is not null",
+                &[&watch.function_id],
+            )
+            .await?;
+        if loading.is_empty() {
+            return Ok(());
+        }
+        let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
+        let sql = load_sql(&tracked, &watch.function_id);
+        loop {
+            let rows = match send(&mut connection, &sql).await {
+                Ok(rows) => rows,
+                Err(error) => {
+                    connection.close();
+                    return Err(error);
+                }
+            };
+            crash_point("watch.loaded");
+            if rows.first().and_then(|row| row.get::<bool, _>(0)) != Some(true) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The statement that loads the next existing rows.
+pub(crate) fn load_sql(tracked: &Tracked, function_id: &str) -> String {
+    let key = &tracked.key;
+    let table = &tracked.table;
+    let resume = resume_after(&table.key, "t");
+    fill(
+        include_str!("../sql/watch_load.sql"),
+        &[
+            ("declare", &resume.declare),
+            ("k_types", &numbered_types(key)),
+            ("function_id", &quote::literal(function_id)),
+            ("position", &resume.position),
+            ("k", &numbered(key, "")),
+            ("chunk", LOAD),
+            ("t_keys", &names(key, "t.")),
+            ("key_array", &json::array(&table.key, "t")),
+            ("table", &table.sql),
+            ("resume", &resume.condition),
+            ("lock", &lock(tracked.id())),
+            ("table_id", &tracked.id().to_string()),
+            ("leases", &leases_name(function_id, i64::from(tracked.id()))),
+            ("keys", &names(key, "")),
+            ("p_k", &numbered(key, "p.")),
+            ("same_key", &same_numbered(key, "q", "p")),
+        ],
+    )
+}

@@ -1,0 +1,143 @@
+//! Watches on SQL Server that its trigger serves: what `doctor` finds, what a writer must not notice, and
+//! transactions that commit late. On the server of `CHANGEFEED_TEST_SQLSERVER_URL`.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test fails by panicking, and its name says what it is about"
+)]
+
+use std::sync::Arc;
+
+use changefeed_core::RowOperation::{Insert, Update};
+use changefeed_testkit::backend::SqlServerBackend;
+use changefeed_testkit::watching::{Scene, quick, spec, take_all};
+use serde_json::json;
+
+async fn scene() -> Scene {
+    Scene::new(Arc::new(SqlServerBackend::fresh().await)).await
+}
+
+/// What `doctor` says about a watch; and a table whose changes nobody has noted for a while is handed
+/// over anew when the watch is started.
+#[tokio::test]
+async fn what_is_wrong_with_a_watch_is_found_and_mended() {
+    let scene = scene().await;
+    let app = &scene.app;
+    let ours = format!("changefeed_watch_{}", scene.watch.table_id);
+    let found = async || {
+        let findings = scene.store.watch_findings().await.unwrap();
+        let about = findings.iter().all(|f| f.subject == "watch f");
+        assert!(about && findings.iter().all(|f| f.advice.is_some()));
+        let messages: Vec<String> = findings.into_iter().map(|f| f.message).collect();
+        messages.join("; ")
+    };
+    assert_eq!(found().await, "");
+    app.run(&format!("drop trigger dbo.{ours}")).await;
+    let said = found().await;
+    assert!(
+        said.contains(&format!("{ours} on dbo.orders is missing")),
+        "{said}"
+    );
+    app.run("insert into orders values (1, 'unseen')").await;
+    assert!(scene.all(100).await.is_empty());
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    assert_eq!(
+        scene.all(100).await,
+        [[(Update, json!({"id": 1, "note": "unseen"}))]]
+    );
+    let said = found().await;
+    assert!(said.contains("changes of dbo.orders were missed"), "{said}");
+    assert!(!said.contains("is missing"), "{said}");
+    app.run(&format!("drop table {}", scene.watch.leases_table))
+        .await;
+    let said = found().await;
+    assert!(said.contains("was deleted"), "{said}");
+    app.run("drop table orders").await;
+    assert_eq!(found().await, "its table was dropped");
+}
+
+/// Neither how many rows it has written, nor the identity it was given. (Not @@identity: on Babelfish any
+/// sequence moves it.)
+#[tokio::test]
+async fn a_writer_does_not_notice_that_it_is_watched() {
+    let scene = scene().await;
+    let app = &scene.app;
+    app.run("create table numbered (id integer identity(5, 1) primary key, note text)")
+        .await;
+    let watch = scene
+        .store
+        .open_watch(&spec("n", "numbered"))
+        .await
+        .unwrap();
+    let told = app
+        .query(
+            "insert into numbered (note) values ('a'), ('b'); \
+             select @@rowcount, convert(int, scope_identity())",
+        )
+        .await
+        .unwrap();
+    let text = |n: &str| Some(n.to_owned());
+    assert_eq!(told, [[text("2"), text("6")]]);
+    let told = app
+        .query("update numbered set note = 'c'; select @@rowcount")
+        .await
+        .unwrap();
+    assert_eq!(told, [[text("2")]]);
+    assert_eq!(
+        take_all(&*scene.store, &watch, &quick()).await,
+        [[
+            (Insert, json!({"id": 5, "note": "c"})),
+            (Insert, json!({"id": 6, "note": "c"}))
+        ]]
+    );
+}
+
+/// A change that was noted before another and committed after it was handed over; nobody waits for it.
+#[tokio::test]
+async fn a_change_that_commits_late_is_not_missed() {
+    let scene = scene().await;
+    let late = scene.backend.session().await;
+    late.run("begin transaction; insert into orders values (1, 'late')")
+        .await;
+    scene
+        .app
+        .run("insert into orders values (2, 'early')")
+        .await;
+    assert_eq!(
+        scene.all(100).await,
+        [[(Insert, json!({"id": 2, "note": "early"}))]]
+    );
+    late.run("commit").await;
+    assert_eq!(
+        scene.all(100).await,
+        [[(Insert, json!({"id": 1, "note": "late"}))]]
+    );
+}
+
+/// As the table does, and not as the database would.
+#[tokio::test]
+async fn keys_that_differ_in_case_are_told_apart() {
+    let scene = scene().await;
+    scene
+        .app
+        .run(
+            "create table cased (k nvarchar(20) collate Latin1_General_BIN2 primary key, note text)",
+        )
+        .await;
+    let watch = scene.store.open_watch(&spec("c", "cased")).await.unwrap();
+    scene
+        .app
+        .run("insert into cased values ('a', 'small'), ('A', 'large')")
+        .await;
+    let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+    assert_eq!(changes.len(), 2, "{changes:?}");
+    scene
+        .app
+        .run("update cased set note = 'x' where k = 'A'")
+        .await;
+    assert_eq!(
+        take_all(&*scene.store, &watch, &quick()).await,
+        [[(Update, json!({"k": "A", "note": "x"}))]]
+    );
+}
