@@ -23,7 +23,7 @@ use value::Source;
 pub(crate) const DEFAULT_PATH: &str = "changefeed.toml";
 
 /// The file with every key and its default, which is also the reference.
-pub(crate) const EXAMPLE: &str = include_str!("../changefeed.toml");
+pub(crate) const EXAMPLE: &str = include_str!("config/changefeed.toml");
 
 /// Options of `serve` that are said once, on the command line.
 const NOT_OF_SERVE: &[&str] = &["demo", "duration"];
