@@ -93,6 +93,27 @@ impl SchemaStore for PostgresStore {
     }
 
     async fn uninstall(&self) -> Result<()> {
+        // Instances at work lock our tables in an order of their own, and where that is a deadlock the
+        // server may let it be us who gives way.
+        let mut again = 0..10;
+        loop {
+            match self.drop_schema().await {
+                Err(error) if error.kind() == Kind::Busy && again.next().is_some() => {
+                    tracing::warn!(%error, "instances are at work; trying again");
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        surroundings::look(&**self.raw_client().await?).await
+    }
+}
+
+impl PostgresStore {
+    /// Drops what is ours, in one transaction.
+    async fn drop_schema(&self) -> Result<()> {
         let mut client = self.raw_client().await?;
         let transaction = client.transaction().await.map_err(db)?;
         // Whatever its version: everything of ours is in our schema, or depends on it.
@@ -120,9 +141,5 @@ impl SchemaStore for PostgresStore {
         transaction.commit().await.map_err(db)?;
         self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
-    }
-
-    async fn server_findings(&self) -> Result<Vec<Finding>> {
-        surroundings::look(&**self.raw_client().await?).await
     }
 }
