@@ -22,6 +22,8 @@ USER changefeed
 WORKDIR /var/lib/changefeed
 VOLUME /var/lib/changefeed
 EXPOSE 8787
+HEALTHCHECK --interval=5s --start-period=10s \
+    CMD ["bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/8787 && printf 'GET /readyz HTTP/1.0\\r\\nHost: localhost\\r\\n\\r\\n' >&3 && head -1 <&3 | grep -q ' 200 '"]
 ENTRYPOINT ["changefeed"]
 # Listens for other containers, which it does only if there are tokens: `changefeed token create`.
 CMD ["serve", "--listen", "0.0.0.0:8787"]

@@ -6,6 +6,7 @@ The cursor is kept in a file, after the change was printed: a change that was cu
 Where that is not good enough, keep the cursor in the database of the effects (docs/guides/exactly-once.md).
 """
 
+import http.client
 import json
 import os
 import pathlib
@@ -33,7 +34,8 @@ while True:
             time.sleep(int(refusal.headers.get("retry-after", "1")))
             continue
         sys.exit(json.load(refusal)["detail"])
-    except (urllib.error.URLError, TimeoutError):
+    except (OSError, http.client.HTTPException):
+        # Away, restarted or cut off: the cursor knows where to go on.
         time.sleep(1)
         continue
     for change in page["changes"]:

@@ -127,9 +127,10 @@ fn without_a_collector_nothing_is_sent_and_with_a_deaf_one_the_work_is_done() {
         assert!(made.success());
         for (id, endpoint) in [(1, ""), (2, "http://127.0.0.1:9"), (3, "no address at all")] {
             app(&format!("insert into orders values ({id})"));
-            let mut deliver = changefeed(&path)
+            let deliver = changefeed(&path)
                 .arg("deliver")
                 .env("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+                .stderr(Stdio::piped())
                 .spawn()
                 .unwrap();
             let requests = webhook.wait_for(id).await.unwrap();
@@ -137,7 +138,11 @@ fn without_a_collector_nothing_is_sent_and_with_a_deaf_one_the_work_is_done() {
                 assert_eq!(requests[0].header("traceparent"), None);
             }
             kill_process(Pid::from_child(&deliver), Signal::TERM).unwrap();
-            assert!(deliver.wait().unwrap().success(), "{endpoint}");
+            let ended = deliver.wait_with_output().unwrap();
+            let log = String::from_utf8_lossy(&ended.stderr);
+            assert!(ended.status.success(), "{endpoint}: {log}");
+            let told = log.contains("traces") || log.contains("opentelemetry");
+            assert_eq!(told, !endpoint.is_empty(), "{endpoint}: {log}");
         }
     });
 }
