@@ -49,11 +49,11 @@ pub(crate) async fn run(
                 .advise("leave --db away, or use --db sqlite:PATH"),
         );
     };
+    shop::open(&path)?;
     let meters = Meters::new();
     let db = changefeed::connect(&url).await?;
     let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     db.migrate().await?;
-    shop::open(&path)?;
     let receiver = receiver::start().await?;
     let feeds = define(&db, &receiver).await?;
     let (instance, args) = listen(&db, args, &meters, &shutdown).await?;

@@ -295,3 +295,41 @@ fn completions_for_every_shell() {
         assert!(script.contains("changefeed"), "{shell}");
     }
 }
+
+/// It updates and deletes orders: never those of somebody else.
+#[test]
+fn the_demo_leaves_a_table_alone_that_it_did_not_make() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let demo = |name: &str| {
+        let args = "serve --demo --duration 1s --listen 127.0.0.1:0 --db sqlite:";
+        let mut demo = command("sqlite:elsewhere", &format!("{args}{}", file(name)));
+        demo.stdin(Stdio::null()).output().unwrap()
+    };
+    let table = "create table orders (id integer primary key, status text)";
+    let made = Command::new("sqlite3")
+        .args([&file("mine"), table])
+        .status();
+    assert!(made.unwrap().success());
+    let before = std::fs::read(file("mine")).unwrap();
+    let refused = demo("mine");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("has a table orders that the demo did not make"),
+        "{said}"
+    );
+    assert!(
+        std::fs::read(file("mine")).unwrap() == before,
+        "nothing was changed"
+    );
+    // Its own it goes on with.
+    for _ in 0..2 {
+        let ended = demo("new");
+        assert!(
+            ended.status.success(),
+            "{}",
+            String::from_utf8_lossy(&ended.stderr)
+        );
+    }
+}

@@ -2,21 +2,41 @@
 
 use std::time::Duration;
 
-use changefeed::sqlite::rusqlite::{self, Connection, params};
+use changefeed::sqlite::rusqlite::{self, Connection, OptionalExtension, params};
 use changefeed::{CancellationToken, Error, Kind, Result};
 
-/// Creates the shop's table.
+/// Stands in the definition of the table, which SQLite keeps as it was written.
+const OURS: &str = "/* of the demo */";
+
+/// Creates the shop's table. The shop updates and deletes what it finds there, so a table of somebody
+/// else's is left alone.
 pub(super) fn open(path: &str) -> Result<()> {
-    connect(path)?
-        .execute_batch(
-            "create table if not exists orders (
-                id          integer primary key,
-                customer_id integer not null,
-                status      text not null,
-                cents       integer not null
-            )",
+    let shop = connect(path)?;
+    let there: Option<String> = shop
+        .query_row(
+            "select sql from sqlite_master where name = 'orders'",
+            (),
+            |row| row.get(0),
         )
-        .map_err(failed)
+        .optional()
+        .map_err(failed)?;
+    match there {
+        Some(definition) if definition.contains(OURS) => Ok(()),
+        Some(_) => Err(crate::usage(format!(
+            "'{path}' has a table orders that the demo did not make"
+        ))
+        .advise("leave --db away, or name a file that is not there yet")),
+        None => shop
+            .execute_batch(&format!(
+                "create table orders {OURS} (
+                    id          integer primary key,
+                    customer_id integer not null,
+                    status      text not null,
+                    cents       integer not null
+                )"
+            ))
+            .map_err(failed),
+    }
 }
 
 /// Takes orders, moves them along and sometimes cancels one, until told to stop.
