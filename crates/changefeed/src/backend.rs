@@ -1,5 +1,6 @@
 //! From a URL to a store: the one place that knows which databases there are.
 
+use std::fmt;
 use std::sync::Arc;
 
 use changefeed_core::{Error, Result, Store};
@@ -91,6 +92,20 @@ impl Backend {
     }
 }
 
+/// Where it is, for people: the kind, the host and the database, and nothing of user or password.
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Backend::Sqlite { path } => write!(f, "sqlite:{path}"),
+            Backend::Postgres { url } => f.write_str(&changefeed_postgres::place(url)),
+            Backend::SqlServer { url } => match Target::parse(url) {
+                Ok(target) => write!(f, "sqlserver://{}", target.address()),
+                Err(_) => f.write_str("sqlserver"),
+            },
+        }
+    }
+}
+
 /// Connects to the database that a URL names. Does not install anything: see
 /// [`Changefeed::migrate`].
 pub async fn connect(url: &str) -> Result<Changefeed> {
@@ -113,6 +128,36 @@ mod tests {
     use changefeed_core::Kind;
 
     use super::*;
+
+    #[test]
+    fn a_database_is_shown_without_credentials() {
+        for (url, shown) in [
+            ("sqlite:changefeed.db", "sqlite:changefeed.db"),
+            (
+                "postgres://me:x@db:5432/shop?password=SEKRET",
+                "postgres://db:5432/shop",
+            ),
+            ("postgres://me:s@cret@db:5432/shop", "postgres"),
+            ("postgres://me:SEKRET#x@db/shop", "postgres://db:5432/shop"),
+            ("postgres://me:SEK?RET#x@db/shop", "postgres://db:5432/shop"),
+            (
+                "postgres://me:x@db/shop?sslmode=verify-full",
+                "postgres://db:5432/shop",
+            ),
+            ("postgres:///shop", "postgres"),
+            ("postgres://me:SEK/RET@db/shop", "postgres://db:5432/shop"),
+            ("sqlserver://sa:SEKRET@db/shop", "sqlserver://db:1433"),
+            (
+                "Server=db,1500;Database=d;User Id=u;Password=SEKRET",
+                "sqlserver://db:1500",
+            ),
+            ("sqlserver://sa:SEK/RET@db/shop", "sqlserver"),
+        ] {
+            let seen = Backend::parse(url).unwrap().to_string();
+            assert!(!seen.contains("SEK") && !seen.contains("cret"), "{seen}");
+            assert_eq!(seen, shown, "{url}");
+        }
+    }
 
     #[test]
     fn a_url_names_its_database() {

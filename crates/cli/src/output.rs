@@ -1,13 +1,33 @@
 //! What a person or a program gets to see.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use changefeed::{Change, Content, Error, FeedName, Kind, Operation, Result, ShardId};
+use changefeed::{Backend, Change, Content, Error, FeedName, Kind, Operation, Result, ShardId};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use serde_json::value::RawValue;
+
+/// Text that others may have written, names of tables among it, without what a terminal would obey.
+fn visible(text: &str) -> Cow<'_, str> {
+    let obeyed = |c: char| c.is_control() && c != '\n' && c != '\t';
+    if !text.contains(obeyed) {
+        return Cow::Borrowed(text);
+    }
+    let shown = text.chars().map(|c| match obeyed(c) {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    });
+    Cow::Owned(shown.collect())
+}
+
+/// Where a database is, for people, without anything secret.
+pub(crate) fn place(database: &str) -> String {
+    Backend::parse(database)
+        .map_or_else(|_| "no database".to_owned(), |backend| backend.to_string())
+}
 
 /// Standard output, for a person or, with `--json`, for a program.
 pub(crate) struct Out {
@@ -35,7 +55,7 @@ impl Out {
 
     /// A line of text.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) -> Result<()> {
-        writeln!(self.stdout, "{}", text.as_ref()).map_err(lost)
+        writeln!(self.stdout, "{}", visible(text.as_ref())).map_err(lost)
     }
 
     /// Text as it is.
@@ -167,7 +187,7 @@ pub(crate) fn report(error: &Error) -> ExitCode {
         text.push_str(&format!("  hint: {advice}\n"));
     }
     // Nothing is left to do when standard error is gone as well.
-    let _ = io::stderr().write_all(text.as_bytes());
+    let _ = io::stderr().write_all(visible(&text).as_bytes());
     match error.kind() {
         Kind::Invalid => ExitCode::from(2),
         _ => ExitCode::FAILURE,
@@ -219,5 +239,16 @@ pub(crate) fn human_ms(ms: i64) -> String {
         60_000..3_600_000 => format!("{} min {} s", ms / 60_000, ms % 60_000 / 1000),
         3_600_000..86_400_000 => format!("{} h {} min", ms / 3_600_000, ms % 3_600_000 / 60_000),
         _ => format!("{} d {} h", ms / 86_400_000, ms % 86_400_000 / 3_600_000),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visible;
+
+    #[test]
+    fn a_terminal_is_shown_and_not_told() {
+        assert_eq!(visible("a\u{1b}[31mb\u{9b}c\r"), "a\\u{1b}[31mb\\u{9b}c\\r");
+        assert_eq!(visible("täble\tx\n"), "täble\tx\n");
     }
 }

@@ -10,6 +10,7 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio_postgres::config::Host;
 use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -36,19 +37,48 @@ pub(crate) struct Target {
     tls: MakeRustlsConnect,
 }
 
-impl Target {
-    pub(crate) fn parse(url: &str) -> Result<Self> {
-        // `verify-ca` and `verify-full` are words of libpq that the driver does not know.
-        let verify = url.contains("sslmode=verify-");
-        let url = url
-            .replace("sslmode=verify-full", "sslmode=require")
-            .replace("sslmode=verify-ca", "sslmode=require");
-        let mut config: Config = url.parse().map_err(|e: tokio_postgres::Error| {
+/// What a URL says, as the driver reads it.
+fn configuration(url: &str) -> Result<Config> {
+    // `verify-ca` and `verify-full` are words of libpq that the driver does not know.
+    url.replace("sslmode=verify-full", "sslmode=require")
+        .replace("sslmode=verify-ca", "sslmode=require")
+        .parse()
+        .map_err(|e: tokio_postgres::Error| {
             // The driver's message may quote parts of the URL, but never the password.
             Error::invalid("this is not a PostgreSQL URL")
                 .advise("use postgres://user:password@host:5432/database")
                 .caused_by(e)
-        })?;
+        })
+}
+
+/// Where a URL leads, for people: host and database, and nothing of user or password. Where the password
+/// ends is for the driver to say, and nobody else to guess.
+pub fn place(url: &str) -> String {
+    let mut place = "postgres".to_owned();
+    let Ok(config) = configuration(url) else {
+        return place;
+    };
+    // A password with an '@' that was not escaped ends up in the host.
+    if let Some(Host::Tcp(host)) = config.get_hosts().first()
+        && !host.contains('@')
+    {
+        place.push_str("://");
+        place.push_str(host);
+        if let Some(port) = config.get_ports().first() {
+            place.push_str(&format!(":{port}"));
+        }
+        if let Some(database) = config.get_dbname() {
+            place.push('/');
+            place.push_str(database);
+        }
+    }
+    place
+}
+
+impl Target {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let mut config = configuration(url)?;
+        let verify = url.contains("sslmode=verify-");
         if config.get_application_name().is_none() {
             config.application_name("changefeed");
         }

@@ -49,6 +49,7 @@ mod watches;
 use std::sync::Arc;
 
 use changefeed_core::{PageJoins, Result, WakeHub};
+pub use connect::place;
 pub use consumers::advance_consumer;
 use deadpool_postgres::Pool;
 pub use schema::migration_script;

@@ -39,6 +39,11 @@ impl Target {
         Ok(target.finished())
     }
 
+    /// The host and the port.
+    pub fn address(&self) -> String {
+        format!("{}:{}", self.host, self.port)
+    }
+
     /// Whether this looks like an ADO connection string.
     pub fn is_ado(text: &str) -> bool {
         let first = text.split('=').next().unwrap_or_default().trim();

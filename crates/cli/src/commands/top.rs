@@ -24,7 +24,7 @@ const PRINTED: u16 = 100;
 pub(crate) async fn run(database: &str, args: Top, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
-    let place = place(database);
+    let place = crate::output::place(database);
     if args.once || out.is_json() {
         return once(&db, &place, args.interval, out).await;
     }
@@ -120,18 +120,6 @@ async fn once(db: &Changefeed, place: &str, interval: Duration, out: &mut Out) -
         .print(width)
         .iter()
         .try_for_each(|line| out.line(line))
-}
-
-/// The database without its credentials.
-fn place(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    match url.split_once("://") {
-        Some((scheme, rest)) => {
-            let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-            format!("{scheme}://{host}")
-        }
-        None => url.to_owned(),
-    }
 }
 
 #[cfg(test)]
