@@ -121,3 +121,33 @@ fn the_first_file_is_written_once_and_changes_nothing() {
         assert_eq!((said.code, &*said.out), (0, "nothing to do\n"));
     });
 }
+
+#[test]
+fn a_database_that_goes_before_the_one_of_the_file_is_said_to() {
+    on_every_database(async |stage| {
+        let dir = stage.dir.path();
+        std::fs::write(
+            dir.join("changefeed.toml"),
+            "[database]\nurl = \"postgres://me:SEKRET@db.example/other\"\n[feeds.a]\n",
+        )
+        .unwrap();
+        let mut command = stage.command("apply --check");
+        let said = finish(command.env("CHANGEFEED_DB", stage.backend.url()));
+        assert_eq!((said.code, &*said.errors), (3, ""), "{said:?}");
+        let begin = "changefeed.toml names postgres://db.example:5432/other, and --db or \
+                     CHANGEFEED_DB goes before it\n+ feed a\n";
+        assert!(stage.plan(&said.out).starts_with(begin), "{}", said.out);
+    });
+}
+
+#[test]
+fn who_runs_with_settings_of_a_file_says_so_once() {
+    on_every_database(async |stage| {
+        for (args, says) in [("deliver --once", 1), ("feed list", 0)] {
+            let said = finish(stage.command(args).env("RUST_LOG", "info"));
+            assert_eq!(said.code, 0, "{said:?}");
+            let told = said.errors.matches("settings from changefeed.toml").count();
+            assert_eq!(told, says, "{args}: {}", said.errors);
+        }
+    });
+}
