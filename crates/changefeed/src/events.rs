@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use changefeed_core::{
-    Backfill, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding,
+    Backfill, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding, Kind,
     LoggedAttempt, LoggedEvent, Redelivery, Result, Store, TriggerDefinition, TriggerState,
 };
 use changefeed_engine::sinks::Handler;
@@ -125,7 +125,7 @@ impl Changefeed {
             })
     }
 
-    /// Creates an event trigger, or with `replace` changes one.
+    /// Creates an event trigger, or with `replace` changes one, which stays on its table.
     pub async fn create_trigger(
         &self,
         definition: &TriggerDefinition,
@@ -133,8 +133,39 @@ impl Changefeed {
     ) -> Result<TriggerHandle> {
         let whose = format!("trigger '{}'", definition.name);
         Target::check(&whose, &definition.delivery)?;
+        if replace {
+            let triggers = self.store().triggers().await?;
+            if let Some(there) = triggers
+                .iter()
+                .find(|t| t.definition.name == definition.name)
+            {
+                self.stays_on_its_table(there, definition).await?;
+            }
+        }
         let trigger = self.store().create_trigger(definition, replace).await?;
         Ok(self.trigger_handle(trigger))
+    }
+
+    /// Refuses a definition that takes a trigger to another table: its events would be delivered as
+    /// those of a table that they do not come from. A table that was renamed is no other.
+    pub async fn stays_on_its_table(
+        &self,
+        there: &EventTrigger,
+        wanted: &TriggerDefinition,
+    ) -> Result<()> {
+        let name = &there.definition.name;
+        let before = match self.store().find_table(&there.definition.table).await {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(()),
+            before => before?,
+        };
+        if before == self.store().find_table(&wanted.table).await? {
+            return Ok(());
+        }
+        Err(Error::new(
+            Kind::AlreadyExists,
+            format!("trigger '{name}' is on table {before}"),
+        )
+        .advise("drop it first, or give the new one another name"))
     }
 
     /// How the events of each trigger stand.

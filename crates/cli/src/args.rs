@@ -136,6 +136,17 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether it runs with settings and secrets that a file may have.
+    pub(crate) fn takes_settings(&self) -> bool {
+        match self {
+            Command::Serve(_) | Command::Deliver(_) => true,
+            Command::Watch(watch) => watch.command.is_none(),
+            _ => false,
+        }
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Apply {
     /// The file [default: that of --config, or changefeed.toml]

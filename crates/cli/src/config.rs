@@ -40,6 +40,8 @@ pub(crate) struct Written<T> {
 /// What a file says.
 #[derive(Debug, Default)]
 pub(crate) struct Config {
+    /// The file, as it was named.
+    pub(crate) path: String,
     database: Option<Source>,
     secrets: BTreeMap<String, Source>,
     /// Options of `serve` and `deliver`, by their ids.
@@ -72,7 +74,10 @@ impl Config {
     pub(crate) fn parse(path: &str, text: &str) -> Result<Config> {
         let file = File::new(path, text);
         let document = file.document()?;
-        let mut config = Config::default();
+        let mut config = Config {
+            path: path.to_owned(),
+            ..Config::default()
+        };
         for (name, section) in file.sections(&document)? {
             match name {
                 "database" => {

@@ -45,6 +45,9 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
         None => args,
     };
     let there = config.is_some();
+    if let (Some(config), true) = (&config, args.command.takes_settings()) {
+        tracing::info!("settings from {}", config.path);
+    }
     let config = config.unwrap_or_default();
     let database = args.database(&config)?;
     let named = args.names_database();

@@ -1,5 +1,7 @@
 //! What has to be done so that a database has the definitions that a file says.
 
+use std::fmt;
+
 use crate::{
     EventTrigger, Feed, NewFeed, TriggerDefinition, TriggerName, Watch, WatchName, WatchSpec,
 };
@@ -27,6 +29,23 @@ pub enum Step {
     PutWatch(WatchSpec),
     /// Removes a watch and its backlog.
     DropWatch(Watch),
+}
+
+impl fmt::Display for Step {
+    /// The definition that this is about.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::CreateFeed(new) => write!(f, "feed '{}'", new.name),
+            Step::ChangeFeed(feed) | Step::DropFeed(feed) => write!(f, "feed '{}'", feed.name),
+            Step::CreateTrigger(new) | Step::ChangeTrigger(new) => {
+                write!(f, "trigger '{}'", new.name)
+            }
+            Step::PauseTrigger(name, _) => write!(f, "trigger '{name}'"),
+            Step::DropTrigger(trigger) => write!(f, "trigger '{}'", trigger.definition.name),
+            Step::PutWatch(spec) => write!(f, "watch '{}'", spec.name),
+            Step::DropWatch(watch) => write!(f, "watch '{}'", watch.name),
+        }
+    }
 }
 
 impl Step {

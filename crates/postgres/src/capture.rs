@@ -4,6 +4,7 @@ use changefeed_core::{Error, FeedId, Kind, Result};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::patience::in_use;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
 
@@ -73,7 +74,7 @@ pub(crate) async fn install(
             )
             .advise(format!("grant trigger on {} to this user", table.sql))
             .caused_by(error),
-            _ => error,
+            _ => in_use(error, &table.name),
         }
     })
 }

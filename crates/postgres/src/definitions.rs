@@ -1,14 +1,17 @@
 //! Definitions, many at once.
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
-use changefeed_core::{DefinitionStore, Error, FeedId, Result, Step, TableName, crash_point};
+use changefeed_core::{DefinitionStore, Error, FeedId, Kind, Result, Step, TableName, crash_point};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::patience::Patience;
 use crate::source::Table;
 use crate::tracking::SAFE_PATH;
 use crate::watches::Opened;
-use crate::{PostgresStore, feeds, triggers, watches};
+use crate::{PostgresStore, feeds, table_locks, triggers, watches};
 
 #[async_trait]
 impl DefinitionStore for PostgresStore {
@@ -18,17 +21,20 @@ impl DefinitionStore for PostgresStore {
     }
 
     async fn apply(&self, steps: &[Step]) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
-        // Whoever waits for a table or a shard makes others wait behind.
-        let patience = "set local lock_timeout = '5s'";
-        transaction.batch_execute(patience).await.map_err(db)?;
-        let mut after = After::default();
-        for step in steps {
-            take(&*transaction, step, &mut after).await?;
-            crash_point("apply.step");
-        }
-        transaction.commit().await.map_err(db)?;
+        let until = Instant::now() + PATIENCE;
+        let mut first = None;
+        let after = loop {
+            let patience = until.saturating_duration_since(Instant::now());
+            match self.take_all(steps, patience, &mut first).await {
+                // Whoever was in the way gets on, and so do those who waited behind us.
+                Err(error) if error.kind() == Kind::Busy && patience > PAUSE => {
+                    tracing::debug!(%error, "trying again");
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(error),
+                Ok(after) => break after,
+            }
+        };
         crash_point("apply.after_commit");
         for feed in after.feeds {
             self.inner.joins.forget(feed);
@@ -41,6 +47,48 @@ impl DefinitionStore for PostgresStore {
         }
         Ok(())
     }
+}
+
+/// For how long it is tried.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(30);
+
+impl PostgresStore {
+    /// Takes all steps, or none.
+    async fn take_all(
+        &self,
+        steps: &[Step],
+        patience: Duration,
+        first: &mut Option<TableName>,
+    ) -> Result<After> {
+        let mut client = self.client().await?;
+        let transaction = client.transaction().await.map_err(db)?;
+        table_locks::lock(&*transaction, steps, patience, first).await?;
+        // What is waited for from here on is held by instances of ours, for moments.
+        Patience::Moment.set(&*transaction).await?;
+        let mut after = After::default();
+        for step in steps {
+            let taken = take(&*transaction, step, &mut after).await;
+            taken.map_err(|e| unsaid(e, step))?;
+            crash_point("apply.step");
+        }
+        transaction.commit().await.map_err(db)?;
+        Ok(after)
+    }
+}
+
+/// Says what was waited for in vain, where the server alone has said that something was.
+fn unsaid(error: Error, step: &Step) -> Error {
+    if error.kind() != Kind::Busy || error.advice().is_some() {
+        return error;
+    }
+    Error::new(
+        Kind::Busy,
+        format!("somebody has been using {step} for too long"),
+    )
+    .advise("try again when there are no long transactions on it")
+    .caused_by(error)
 }
 
 /// What has to be done when everything is committed.
@@ -64,11 +112,11 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
             after.feeds.push(feed.id);
         }
         Step::CreateTrigger(definition) => {
-            let (_, feed) = triggers::create(client, definition, false).await?;
+            let (_, feed) = triggers::create(client, definition, false, Patience::Moment).await?;
             after.feeds.extend(feed);
         }
         Step::ChangeTrigger(definition) => {
-            let (_, feed) = triggers::create(client, definition, true).await?;
+            let (_, feed) = triggers::create(client, definition, true, Patience::Moment).await?;
             after.feeds.extend(feed);
         }
         Step::PauseTrigger(name, reason) => {
@@ -78,7 +126,7 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
                 )));
             }
         }
-        Step::DropTrigger(trigger) => triggers::drop(client, trigger).await?,
+        Step::DropTrigger(trigger) => triggers::drop(client, trigger, Patience::Moment).await?,
         Step::PutWatch(spec) => after
             .opened
             .push(watches::open(client, spec, &spec.table).await?),

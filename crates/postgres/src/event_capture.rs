@@ -4,6 +4,7 @@ use changefeed_core::{Error, Kind, Result, TriggerDefinition, TriggerId, Updates
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::patience::{Patience, in_use};
 use crate::quote;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
@@ -14,25 +15,6 @@ const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UT
      set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
      set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on \
      set standard_conforming_strings = on set transform_null_equals = off";
-
-/// How long to wait for writers to finish before a trigger is created on their table. Later
-/// writers wait behind us meanwhile, so nobody but a person may ask for more than a moment.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Patience {
-    /// Somebody asked for it.
-    Person,
-    /// We noticed that it would be good.
-    Moment,
-}
-
-impl Patience {
-    fn sql(self) -> &'static str {
-        match self {
-            Patience::Person => "set local lock_timeout = '5s'",
-            Patience::Moment => "set local lock_timeout = '200ms'",
-        }
-    }
-}
 
 /// What the table is like now, as far as capture depends on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -143,7 +125,7 @@ pub(crate) async fn install(
         .ok_or_else(|| Error::not_found(format!("table {} was dropped meanwhile", table.name)))?;
     let plan = Plan::new(definition, &shape);
     write_functions(client, id, definition, table, &shape, &plan).await?;
-    client.batch_execute(patience.sql()).await.map_err(db)?;
+    patience.set(client).await?;
     let sql = create_triggers(id, table, &shape, &plan);
     client.batch_execute(&sql).await.map_err(|e| {
         let error = db(e);
@@ -157,13 +139,7 @@ pub(crate) async fn install(
             )
             .advise(format!("grant trigger on {} to this user", table.sql))
             .caused_by(error),
-            Kind::Busy => Error::new(
-                Kind::Busy,
-                format!("somebody has been writing to {} for too long", table.name),
-            )
-            .advise("try again when there are no long transactions on it")
-            .caused_by(error),
-            _ => error,
+            _ => in_use(error, &table.name),
         }
     })
 }
@@ -411,7 +387,7 @@ pub(crate) async fn uninstall(
     id: TriggerId,
     patience: Patience,
 ) -> Result<()> {
-    client.batch_execute(patience.sql()).await.map_err(db)?;
+    patience.set(client).await?;
     let mut sql = String::from("set local client_min_messages = warning;\n");
     for what in ["statement", "row", "truncate"] {
         sql.push_str(&format!(

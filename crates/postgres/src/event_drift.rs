@@ -10,7 +10,8 @@ use tokio_postgres::GenericClient;
 
 use crate::PostgresStore;
 use crate::error::db;
-use crate::event_capture::{self, Patience, Plan, Shape};
+use crate::event_capture::{self, Plan, Shape};
+use crate::patience::Patience;
 use crate::source::Table;
 use crate::triggers::trigger;
 

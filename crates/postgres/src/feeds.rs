@@ -12,6 +12,7 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
+use crate::patience::in_use;
 use crate::source::Table;
 use crate::{PostgresStore, capture, ulid_feeds};
 
@@ -173,7 +174,12 @@ pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<(
 
 pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()> {
     // The trigger first: nobody can publish into the feed any more.
-    capture::uninstall(client, feed.id).await?;
+    capture::uninstall(client, feed.id).await.map_err(|e| {
+        match feed.source.as_ref().and_then(Source::table) {
+            Some(table) => in_use(e, table),
+            None => e,
+        }
+    })?;
     if matches!(feed.source, Some(Source::Captured { .. })) {
         client
             .execute(

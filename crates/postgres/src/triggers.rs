@@ -12,7 +12,7 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
-use crate::event_capture::Patience;
+use crate::patience::{Patience, in_use};
 use crate::source::Table;
 use crate::{PostgresStore, event_capture, event_feeds};
 
@@ -34,7 +34,7 @@ impl TriggerStore for PostgresStore {
     ) -> Result<EventTrigger> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        let (trigger, feed) = create(&*transaction, definition, replace).await?;
+        let (trigger, feed) = create(&*transaction, definition, replace, Patience::Person).await?;
         transaction.commit().await.map_err(db)?;
         if let Some(feed) = feed {
             self.inner.joins.forget(feed);
@@ -45,7 +45,7 @@ impl TriggerStore for PostgresStore {
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
-        drop(&*transaction, trigger).await?;
+        drop(&*transaction, trigger, Patience::Person).await?;
         transaction.commit().await.map_err(db)
     }
 
@@ -100,6 +100,7 @@ pub(crate) async fn create(
     client: &impl GenericClient,
     definition: &TriggerDefinition,
     replace: bool,
+    patience: Patience,
 ) -> Result<(EventTrigger, Option<FeedId>)> {
     definition.validate()?;
     let table = Table::find(client, &definition.table).await?;
@@ -111,8 +112,10 @@ pub(crate) async fn create(
     };
     let feed = event_feeds::attach(client, &named).await?;
     let (id, paused) = store(client, &named, &table, feed, replace).await?;
-    event_capture::uninstall(client, id, Patience::Person).await?;
-    event_capture::install(client, id, &named, &table, Patience::Person).await?;
+    event_capture::uninstall(client, id, patience)
+        .await
+        .map_err(|e| in_use(e, &table.name))?;
+    event_capture::install(client, id, &named, &table, patience).await?;
     if named.capture.order_by.is_some() {
         // What was captured without an order must be found by those who look for one. After
         // the triggers, whose lock lets no writer pass.
@@ -133,7 +136,11 @@ pub(crate) async fn create(
     Ok((trigger, feed))
 }
 
-pub(crate) async fn drop(client: &impl GenericClient, trigger: &EventTrigger) -> Result<()> {
+pub(crate) async fn drop(
+    client: &impl GenericClient,
+    trigger: &EventTrigger,
+    patience: Patience,
+) -> Result<()> {
     let there = client
         .query_opt(
             "select from changefeed.event_trigger \
@@ -145,7 +152,9 @@ pub(crate) async fn drop(client: &impl GenericClient, trigger: &EventTrigger) ->
     if there.is_none() {
         return Err(gone(trigger));
     }
-    event_capture::uninstall(client, trigger.id, Patience::Person).await?;
+    event_capture::uninstall(client, trigger.id, patience)
+        .await
+        .map_err(|e| in_use(e, &trigger.definition.table))?;
     client
         .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
         .await

@@ -14,13 +14,10 @@ use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
+use crate::patience::Patience;
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
 use crate::{PostgresStore, quote, watch_findings, watch_rights};
-
-/// A statement of ours that waits for the application's table makes the application wait behind
-/// it, so it does not wait for long.
-const LOCK_TIMEOUT: &str = "set local lock_timeout = '5s'";
 
 #[async_trait]
 impl WatchStore for PostgresStore {
@@ -28,6 +25,7 @@ impl WatchStore for PostgresStore {
         let mut client = self.client().await?;
         let table = resolve(&client, &spec.table).await?;
         let transaction = begin(&mut client).await?;
+        Patience::Person.set(&*transaction).await?;
         let opened = open(&*transaction, spec, &table).await?;
         transaction.commit().await.map_err(db)?;
         self.opened(&opened).await?;
@@ -165,6 +163,7 @@ impl WatchStore for PostgresStore {
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = begin(&mut client).await?;
+        Patience::Person.set(&*transaction).await?;
         drop(&*transaction, watch).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.backlogs.forget(&watch.leases_table);
@@ -197,7 +196,6 @@ pub(crate) async fn open(
     table: &TableName,
 ) -> Result<Opened> {
     let function_id = spec.name.function_id();
-    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
     let known = client
         .query_opt(
             "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
@@ -257,7 +255,6 @@ pub(crate) async fn open(
 
 /// Removes a watch, in a transaction of [`begin`].
 pub(crate) async fn drop(client: &impl GenericClient, watch: &Watch) -> Result<()> {
-    client.batch_execute(LOCK_TIMEOUT).await.map_err(db)?;
     lock_table(client, watch.table_id).await?;
     let gone = client
         .execute(

@@ -6,12 +6,13 @@ mod wanted;
 
 use std::process::ExitCode;
 
-use changefeed::{Changefeed, Error, Kind, Result, require_current};
+use changefeed::{Error, Kind, Result, require_current};
+use serde::Serialize;
 
 use crate::args::Apply;
 use crate::config::Config;
 use crate::connect;
-use crate::output::{Out, confirm};
+use crate::output::{Out, confirm, place};
 use plan::{Action, Entry, Plan};
 use wanted::Wanted;
 
@@ -30,9 +31,13 @@ pub(crate) async fn run(
     };
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
+    let place = place(database);
+    if !out.is_json() {
+        where_to(&place, database, &config, out)?;
+    }
     let wanted = Wanted::of(&db, config).await?;
     let plan = Plan::make(&db, &wanted, args.prune).await?;
-    show(&plan, out)?;
+    show(&plan, &place, out)?;
     let refused = plan.count(Action::Refuse);
     if refused > 0 {
         let what = match refused {
@@ -56,25 +61,55 @@ pub(crate) async fn run(
             args.yes,
         )?;
     }
-    apply(&db, &steps).await?;
+    if let Err(error) = db.store().apply(&steps).await {
+        let now = Plan::make(&db, &wanted, args.prune).await;
+        let outdated = now.is_ok_and(|now| !now.is_like(&plan));
+        return Err(failed(error, outdated));
+    }
     out.say("applied")?;
     Ok(ExitCode::SUCCESS)
 }
 
-async fn apply(db: &Changefeed, steps: &[changefeed::Step]) -> Result<()> {
-    db.store().apply(steps).await.map_err(|error| {
-        if error.kind() != Kind::AlreadyExists && error.kind() != Kind::NotFound {
-            return error;
+/// What is said about steps that failed. The plan may not fit any more what the database has.
+fn failed(error: Error, outdated: bool) -> Error {
+    if error.kind() != Kind::AlreadyExists && error.kind() != Kind::NotFound {
+        return error;
+    }
+    let said = Error::new(error.kind(), format!("{error}; nothing was changed"));
+    match error.advice() {
+        _ if outdated => {
+            said.advise("somebody else has changed definitions meanwhile: apply again")
         }
-        // Found out in the database, after we had looked at it.
-        Error::new(error.kind(), format!("{error}; nothing was changed"))
-            .advise("somebody else may have changed definitions meanwhile: apply again")
-    })
+        Some(advice) => said.advise(advice.to_owned()),
+        None => said,
+    }
 }
 
-fn show(plan: &Plan, out: &mut Out) -> Result<()> {
+/// Says what is worked on: where a file names a database, another may have been named before it.
+fn where_to(place: &str, database: &str, config: &Config, out: &mut Out) -> Result<()> {
+    out.line(format!("database {place}"))?;
+    match config.database() {
+        Ok(Some(named)) if named != database => out.line(format!(
+            "{} names {}, and --db or CHANGEFEED_DB goes before it",
+            config.path,
+            crate::output::place(&named)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A difference, for a program, which reads each by itself.
+#[derive(Serialize)]
+struct Line<'a> {
+    database: &'a str,
+    #[serde(flatten)]
+    entry: &'a Entry,
+}
+
+fn show(plan: &Plan, database: &str, out: &mut Out) -> Result<()> {
     if out.is_json() {
-        return plan.entries.iter().try_for_each(|e| out.object(e));
+        let mut entries = plan.entries.iter();
+        return entries.try_for_each(|entry| out.object(&Line { database, entry }));
     }
     for entry in &plan.entries {
         lines(entry, out)?;

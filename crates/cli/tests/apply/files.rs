@@ -1,5 +1,8 @@
 //! Where the file is found, and what goes before it.
 
+use changefeed_testkit::backend::eventually_true;
+use changefeed_testkit::process::Running;
+
 use crate::{finish, on_every_database};
 
 #[test]
@@ -118,6 +121,49 @@ fn the_first_file_is_written_once_and_changes_nothing() {
         assert_eq!(written, stage.out("init --print"));
         let mut command = stage.command("apply");
         let said = finish(command.env("CHANGEFEED_DB", stage.backend.url()));
-        assert_eq!((said.code, &*said.out), (0, "nothing to do\n"));
+        assert_eq!(
+            (said.code, said.out.lines().last()),
+            (0, Some("nothing to do"))
+        );
+    });
+}
+
+#[test]
+fn a_database_that_goes_before_the_one_of_the_file_is_said_to() {
+    on_every_database(async |stage| {
+        let dir = stage.dir.path();
+        std::fs::write(
+            dir.join("changefeed.toml"),
+            "[database]\nurl = \"postgres://me:SEKRET@db.example/other\"\n[feeds.a]\n",
+        )
+        .unwrap();
+        let mut command = stage.command("apply --check");
+        let said = finish(command.env("CHANGEFEED_DB", stage.backend.url()));
+        assert_eq!((said.code, &*said.errors), (3, ""), "{said:?}");
+        let begin = "changefeed.toml names postgres://db.example:5432/other, and --db or \
+                     CHANGEFEED_DB goes before it\n+ feed a\n";
+        assert!(stage.plan(&said.out).starts_with(begin), "{}", said.out);
+    });
+}
+
+#[test]
+fn who_runs_with_settings_of_a_file_says_so_once() {
+    on_every_database(async |stage| {
+        let said = finish(stage.command("feed list").env("RUST_LOG", "info"));
+        assert!(!said.errors.contains("settings from"), "{said:?}");
+        for args in ["serve --only sweep", "deliver"] {
+            let path = stage.dir.path().join("log");
+            let mut command = stage.command(args);
+            command.env("RUST_LOG", "info");
+            command.stderr(std::fs::File::create(&path).unwrap());
+            let running = Running::start(&mut command);
+            let told = || {
+                let log = std::fs::read_to_string(&path).unwrap();
+                log.matches("settings from changefeed.toml").count()
+            };
+            eventually_true("it says so", async || told() > 0).await;
+            drop(running);
+            assert_eq!(told(), 1, "{args}");
+        }
     });
 }

@@ -86,7 +86,24 @@ impl Stage {
     pub(crate) fn out(&self, args: &str) -> String {
         let said = self.run(args);
         assert_eq!((said.code, &*said.errors), (0, ""), "{args}: {}", said.out);
-        said.out
+        match args.starts_with("apply") && !args.ends_with("--json") {
+            true => self.plan(&said.out).to_owned(),
+            false => said.out,
+        }
+    }
+
+    /// What follows after the line that every plan begins with.
+    pub(crate) fn plan<'a>(&self, out: &'a str) -> &'a str {
+        let (first, plan) = out.split_once('\n').unwrap();
+        let url = self.backend.url();
+        let (scheme, name) = (
+            url.split_once(':').unwrap().0,
+            url.rsplit('/').next().unwrap(),
+        );
+        assert!(first.starts_with(&format!("database {scheme}:")), "{first}");
+        assert!(first.ends_with(name), "{first}");
+        assert!(!first.contains('@'), "{first}");
+        plan
     }
 
     pub(crate) fn json(&self, args: &str) -> Vec<Value> {

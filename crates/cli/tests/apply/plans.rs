@@ -13,7 +13,7 @@ fn what_is_missing_is_created_once() {
         assert_eq!(stage.defined(), [""; 0], "checking changes nothing");
 
         let plan = stage.out("apply");
-        assert!(plan.starts_with(&checked.out), "{plan}");
+        assert!(plan.starts_with(stage.plan(&checked.out)), "{plan}");
         assert!(
             plan.contains("+ feed orders\n    id = 37\n    shards = 2\n"),
             "{plan}"
@@ -68,8 +68,14 @@ fn what_is_different_is_changed_and_keeps_what_it_has() {
             .replace("backoff = \"5m\"\n", "")
             .replace("lease = \"8s\"", "lease = \"9s\"");
         stage.write(&changed);
+        let mut differences = stage.json("apply");
+        for difference in &mut differences {
+            let database = difference["database"].take();
+            assert!(!database.as_str().unwrap().contains('@'), "{database}");
+            difference.as_object_mut().unwrap().remove("database");
+        }
         assert_eq!(
-            stage.json("apply"),
+            differences,
             [
                 json!({"action": "change", "kind": "feed", "name": "orders", "changes": [
                     {"key": "sweep_group", "from": null, "to": 3},
@@ -233,5 +239,93 @@ fn tables_are_found_as_the_database_finds_them() {
             "{}",
             said.errors
         );
+    });
+}
+
+/// Its events would be those of a table that they do not come from.
+#[test]
+fn a_trigger_does_not_go_to_another_table() {
+    on_every_database(async |stage| {
+        let app = &stage.app;
+        app.run("create table other (id integer primary key)").await;
+        let on = |table: &str| format!("[triggers.t]\ntable = \"{table}\"\nin_process = true\n");
+        stage.write(&on("orders"));
+        stage.out("apply");
+        app.run("insert into orders values (1, 7, 'new', 'x')")
+            .await;
+        stage.write(&on("other"));
+        for args in ["apply", "apply --check"] {
+            let said = stage.run(args);
+            assert_eq!(said.code, 2, "{said:?}");
+            let plan = said.out.replace("public.", "");
+            let refused = "! trigger t\n    table: \"orders\" → \"other\"\n    trigger 't' is on \
+                           table orders: drop it first, or give the new one another name\n";
+            assert!(plan.contains(refused), "{plan}");
+        }
+        let said = stage.run("trigger create t --table other --in-process --replace");
+        assert_eq!(said.code, 1, "{said:?}");
+        assert_eq!(
+            said.errors.replace("public.", ""),
+            "error: trigger 't' is on table orders\n  hint: drop it first, or give the new one \
+             another name\n"
+        );
+        let events = stage.json("event list");
+        assert_eq!(events.len(), 1, "{events:?}");
+        let event = events[0].to_string();
+        assert!(
+            event.contains("\"orders\"") && !event.contains("other"),
+            "{event}"
+        );
+        // The same table by its new name is no other.
+        app.run("alter table orders rename to renamed").await;
+        stage.write(&on("renamed"));
+        stage.out("apply");
+        stage.out("trigger create t --table renamed --in-process --manual --replace");
+    });
+}
+
+#[test]
+fn where_a_watch_begins_is_shown_when_it_is_created() {
+    on_every_database(async |stage| {
+        let watch = "[watches.w]\ntable = \"orders\"\nexec = \"cat\"\n";
+        stage.write(&format!("{watch}from = \"beginning\"\n"));
+        let plan = stage.out("apply");
+        assert!(plan.contains("\n    from = \"beginning\"\n"), "{plan}");
+        assert_eq!(stage.out("apply"), "nothing to do\n");
+        stage.out("watch drop w --yes");
+        stage.write(watch);
+        let plan = stage.out("apply");
+        assert!(!plan.contains("from"), "{plan}");
+    });
+}
+
+#[test]
+fn an_id_that_is_taken_is_found_while_planning() {
+    on_every_database(async |stage| {
+        stage.write("[feeds.b]\nid = 5\n[feeds.a]\nid = 5\n");
+        let wrong = |said: crate::Said, what: &str| {
+            assert_eq!((said.code, &*said.errors), (2, what), "{said:?}");
+        };
+        let hint = "  hint: give it another id, or none for the next that is free\n";
+        let twice = stage.run("apply --check").errors;
+        assert!(twice.starts_with("error: changefeed.toml:"), "{twice}");
+        assert!(
+            twice.contains("cannot have the id 5, which feed '"),
+            "{twice}"
+        );
+        // One without a number does not take that of another.
+        stage.write("[feeds.a]\n[feeds.b]\nid = 1\n");
+        stage.out("apply");
+        assert_eq!(stage.defined(), ["feed a", "feed b"]);
+        stage.write("[feeds.c]\nid = 1\n");
+        wrong(
+            stage.run("apply --check"),
+            &format!(
+                "error: changefeed.toml:4:8: feed 'c' cannot have the id 1, which feed 'b' has\n{hint}"
+            ),
+        );
+        // Unless that goes.
+        stage.out("apply --prune --yes");
+        assert_eq!(stage.defined(), ["feed c"]);
     });
 }

@@ -98,3 +98,18 @@ fn a_watch_that_begins_with_existing_rows_has_them() {
         assert_eq!(stage.out("apply"), "nothing to do\n");
     });
 }
+
+/// Applying again does not help, so nobody is told to.
+#[test]
+fn what_never_fits_is_not_somebody_elses_doing() {
+    on_every_database(async |stage| {
+        stage.write("[triggers.t]\ntable = \"orders\"\nupdate = [\"nosuch\"]\nin_process = true\n");
+        let said = stage.run("apply");
+        assert_eq!(said.code, 1, "{said:?}");
+        assert!(
+            said.errors.contains("'nosuch'; nothing was changed\n"),
+            "{said:?}"
+        );
+        assert!(!said.errors.contains("apply again"), "{said:?}");
+    });
+}

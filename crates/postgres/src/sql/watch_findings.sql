@@ -9,7 +9,10 @@ with watched as materialized (
 ),
 triggers as materialized (
     select g.tgname::text as name, g.tgenabled, g.tgtype, g.tgname::text collate "C" < w.ours as earlier,
-           g.tgname in (w.ours, w.ours || '_truncate') as is_ours
+           g.tgname in (w.ours, w.ours || '_truncate') as is_ours,
+           -- Those of feeds and event triggers write to no row of the application's.
+           g.tgfoid in (select f.oid from pg_proc f
+                        where f.pronamespace = 'changefeed'::regnamespace) as writes_to_ours
     from watched w join pg_trigger g on g.tgrelid = w.oid
     where not g.tgisinternal
 )
@@ -24,7 +27,7 @@ select w."table",
              where t.is_ours and t.tgenabled in ('D', 'R')) as disabled_triggers,
        -- Row triggers that run after an insert (bits 0 and 2; 1 is BEFORE, 6 INSTEAD OF).
        array(select quote_ident(t.name) from triggers t
-             where not t.is_ours and t.earlier and t.tgtype & 71 = 5) as earlier_triggers,
+             where not t.writes_to_ours and t.earlier and t.tgtype & 71 = 5) as earlier_triggers,
        coalesce(w.key_places = (
            select array_agg(k.attnum order by k.place)
            from pg_index x

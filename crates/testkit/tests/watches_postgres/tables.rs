@@ -2,6 +2,7 @@
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
 use changefeed_core::{Kind, TableName, Take, Watch, WatchSpec};
+use changefeed_testkit::backend::captured;
 use changefeed_testkit::watching::{quick, spec, take_all};
 use serde_json::json;
 
@@ -389,6 +390,10 @@ fn what_is_wrong_with_a_watch_is_found() {
         app.run(&format!("drop trigger {ours} on orders")).await;
         assert!(found().await.contains("is missing: changes are not noted"));
         scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+        assert_eq!(found().await, "");
+        // Its trigger sorts before that of the watch, and is ours as well.
+        let feed = captured("orders", TableName::unqualified("orders"), None, 1);
+        scene.store.create_feed(&feed).await.unwrap();
         assert_eq!(found().await, "");
         app.run("create function early() returns trigger language plpgsql as 'begin return null; end'; \
              create trigger \" early\" after insert on orders for each row execute function early()")

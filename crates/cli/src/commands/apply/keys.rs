@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use changefeed::{
     Feed, Growth, Header, NewFeed, OrderBy, Setting, Source, TriggerDefinition, Updates,
-    WatchDefinition, without_secrets,
+    WatchDefinition, WatchFrom, WatchSpec, without_secrets,
 };
 use serde::Serialize;
 use toml::Value;
@@ -233,6 +233,14 @@ fn variable(name: &str) -> Value {
             .into_iter()
             .collect(),
     )
+}
+
+/// A watch that is to be created: where it begins matters only now.
+pub(super) fn new_watch(new: &WatchSpec, mut keys: Keys) -> Keys {
+    if new.from == WatchFrom::Beginning {
+        keys.push(("from", "beginning".into()));
+    }
+    keys
 }
 
 /// A watch and its table.

@@ -1,13 +1,14 @@
 //! What has to be done so that a database has what a file says.
 
 use changefeed::{
-    Changefeed, EventTrigger, Feed, Fold, NewFeed, Result, Shard, Step, TriggerDefinition, Watch,
-    WatchDefinition, WatchSpec, without_secrets,
+    Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Step,
+    TriggerDefinition, Watch, WatchDefinition, WatchSpec, without_secrets,
 };
 use serde::Serialize;
 
 use super::keys::{self, Difference, Keys, differences};
-use super::wanted::Wanted;
+use super::wanted::{Wanted, taken};
+use crate::config::Written;
 
 /// What is done to a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -63,17 +64,31 @@ impl Plan {
                 false => plan.superfluous(drop_feed(there), prune),
             }
         }
-        for new in &wanted.feeds {
-            match feeds.iter().find(|f| f.name == new.name) {
-                None => plan.entries.push(create_feed(new)),
-                Some(there) => plan
-                    .entries
-                    .extend(change_feed(there, new, db.store().fold())),
+        // Those that have their numbers go before those that get the next one that is free.
+        let mut numbered: Vec<&Written<NewFeed>> = wanted.feeds.iter().collect();
+        numbered.sort_by_key(|new| new.value.id.is_none());
+        for Written { value: new, place } in numbered {
+            if let Some(there) = feeds.iter().find(|f| f.name == new.name) {
+                let changed = change_feed(there, new, db.store().fold());
+                plan.entries.extend(changed);
+                continue;
             }
+            let dropped = |there: &Feed| plan.drops_feed(there);
+            let mut others = feeds.iter().filter(|f| !dropped(f));
+            if let Some(other) = others.find(|f| Some(f.id) == new.id) {
+                return Err(taken(place, new, &other.name));
+            }
+            plan.entries.push(create_feed(new));
         }
         for (new, paused) in &wanted.triggers {
             let there = triggers.iter().find(|t| t.definition.name == new.name);
-            plan.entries.extend(put_trigger(there, new, *paused));
+            let mut entry = put_trigger(there, new, *paused);
+            if let (Some(there), Some(changed)) = (there, &mut entry)
+                && let Err(error) = db.stays_on_its_table(there, new).await
+            {
+                changed.refuse(error)?;
+            }
+            plan.entries.extend(entry);
         }
         plan.entries.extend(drops_after);
         // Only those that `serve` runs: others belong to programs of their own.
@@ -86,6 +101,18 @@ impl Plan {
             plan.entries.extend(put_watch(there, new));
         }
         Ok(plan)
+    }
+
+    /// Whether a feed is gone by the time that others are created.
+    fn drops_feed(&self, there: &Feed) -> bool {
+        let mut steps = self.entries.iter().flat_map(|e| &e.steps);
+        steps.any(|step| matches!(step, Step::DropFeed(feed) if feed.id == there.id))
+    }
+
+    /// Whether it shows the same as another.
+    pub(super) fn is_like(&self, other: &Plan) -> bool {
+        let shown = |plan: &Plan| serde_json::to_string(&plan.entries).ok();
+        shown(self) == shown(other)
     }
 
     fn superfluous(&mut self, entry: Entry, prune: bool) {
@@ -117,7 +144,7 @@ impl Wanted {
             let binding = t.capture.feed.as_ref();
             binding.is_some_and(|b| b.feed == there.name)
         };
-        self.feeds.iter().any(|f| f.name == there.name)
+        self.feeds.iter().any(|f| f.value.name == there.name)
             || self.triggers.iter().any(|(t, _)| bound(t))
     }
 }
@@ -128,6 +155,18 @@ fn writes_to(trigger: &EventTrigger, feed: &Feed) -> bool {
 }
 
 impl Entry {
+    /// Makes it one that is not done, because of what already is.
+    fn refuse(&mut self, because: Error) -> Result<()> {
+        if because.kind() != Kind::AlreadyExists {
+            return Err(because);
+        }
+        let advice = because.advice().unwrap_or_default();
+        self.note = Some(format!("{because}: {advice}"));
+        self.action = Action::Refuse;
+        self.steps.clear();
+        Ok(())
+    }
+
     fn new(action: Action, kind: &'static str, name: impl ToString) -> Self {
         Entry {
             action,
@@ -286,7 +325,7 @@ fn put_watch(there: Option<&Watch>, new: &WatchSpec) -> Option<Entry> {
     let after = keys::watch(&new.table.to_string(), &wanted);
     let put = Step::PutWatch(new.clone());
     let Some(there) = there else {
-        let changes = differences(&Keys::new(), &after);
+        let changes = differences(&Keys::new(), &keys::new_watch(new, after));
         let entry = Entry::new(Action::Create, "watch", &new.name).changes(changes);
         return Some(entry.step(put));
     };

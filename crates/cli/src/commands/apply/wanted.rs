@@ -1,16 +1,16 @@
 //! What a file defines, as this database would have it.
 
 use changefeed::{
-    CHANGES_PER_WORKER, Changefeed, Delivery, NewFeed, Result, Setting, Source, TableName,
-    TriggerDefinition, WatchSpec, without_secrets,
+    CHANGES_PER_WORKER, Changefeed, Delivery, Error, FeedName, NewFeed, Result, Setting, Source,
+    TableName, TriggerDefinition, WatchSpec, without_secrets,
 };
 
 use crate::commands::{feed, trigger, watch};
-use crate::config::{Config, Place};
+use crate::config::{Config, Place, Written};
 
 /// The definitions of a file. Tables are named as the database names them.
 pub(super) struct Wanted {
-    pub(super) feeds: Vec<NewFeed>,
+    pub(super) feeds: Vec<Written<NewFeed>>,
     /// With whether it is paused, if the file says that.
     pub(super) triggers: Vec<(TriggerDefinition, Option<bool>)>,
     pub(super) watches: Vec<WatchSpec>,
@@ -25,7 +25,13 @@ impl Wanted {
         };
         for written in config.feeds {
             let feed = feed_of(db, feed::new_feed(db, written.value)).await;
-            wanted.feeds.push(feed.map_err(|e| written.place.of(e))?);
+            let value = feed.map_err(|e| written.place.of(e))?;
+            let place = written.place;
+            let mut others = wanted.feeds.iter().map(|f| &f.value);
+            if let Some(other) = others.find(|f| f.id.is_some() && f.id == value.id) {
+                return Err(taken(&place, &value, &other.name));
+            }
+            wanted.feeds.push(Written { value, place });
         }
         for written in config.triggers {
             let paused = config.paused.get(written.value.name.as_str()).copied();
@@ -43,6 +49,18 @@ impl Wanted {
         }
         Ok(wanted)
     }
+}
+
+/// A feed whose number is another's.
+pub(super) fn taken(place: &Place, new: &NewFeed, other: &FeedName) -> Error {
+    let id = new.id.map(|id| id.to_string()).unwrap_or_default();
+    let what = format!(
+        "feed '{}' cannot have the id {id}, which feed '{other}' has",
+        new.name
+    );
+    place
+        .error(what)
+        .advise("give it another id, or none for the next that is free")
 }
 
 /// A delivery of which nothing is known but the address.

@@ -1,0 +1,40 @@
+//! How long we wait for others. Whoever comes after us waits behind us meanwhile.
+
+use changefeed_core::{Error, Kind, Result, TableName};
+use tokio_postgres::GenericClient;
+
+use crate::error::db;
+
+/// How long to wait for writers to finish before something is done to their table. Nobody but a
+/// person may ask for more than a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// Somebody asked for it.
+    Person,
+    /// We noticed that it would be good, or hold something already that others want.
+    Moment,
+}
+
+impl Patience {
+    /// For the rest of the transaction.
+    pub(crate) async fn set(self, client: &impl GenericClient) -> Result<()> {
+        let sql = match self {
+            Patience::Person => "set local lock_timeout = '5s'",
+            Patience::Moment => "set local lock_timeout = '200ms'",
+        };
+        client.batch_execute(sql).await.map_err(db)
+    }
+}
+
+/// Says which table was waited for in vain.
+pub(crate) fn in_use(error: Error, table: &TableName) -> Error {
+    if error.kind() != Kind::Busy {
+        return error;
+    }
+    Error::new(
+        Kind::Busy,
+        format!("somebody has been writing to {table} for too long"),
+    )
+    .advise("try again when there are no long transactions on it")
+    .caused_by(error)
+}
