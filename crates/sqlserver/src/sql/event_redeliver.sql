@@ -4,7 +4,7 @@ declare @picked table (change_id bigint not null primary key, generation int not
 declare @done table (change_id bigint not null);
 insert into @picked (change_id, generation)
 select top ({batch}) e.change_id, e.generation
-from changefeed.event e with (readpast)
+from changefeed.event e with (readcommittedlock, readpast)
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id and t.dropped_at is null
 where e.state <> 'p' and {matching}
 order by e.change_id desc;
