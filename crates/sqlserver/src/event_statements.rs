@@ -174,6 +174,7 @@ fn hard_tables() -> Vec<Table> {
         sql: quote::table(&name),
         name,
         kind: "U".to_owned(),
+        owners: None,
         key: key.iter().map(|at| columns[*at].clone()).collect(),
         columns,
     };

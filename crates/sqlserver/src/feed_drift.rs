@@ -8,7 +8,7 @@ use tiberius::Row;
 use crate::SqlServerStore;
 use crate::capture;
 use crate::connection::Connection;
-use crate::event_install::{Patience, give_up, wait_for_writers};
+use crate::event_install::{Patience, give_up};
 use crate::quote;
 use crate::source::Table;
 
@@ -198,18 +198,17 @@ impl SqlServerStore {
             if there == 0 || known != look.known.as_deref() {
                 return Ok(false);
             }
-            wait_for_writers(&mut connection, Patience::Moment.milliseconds()).await?;
-            capture::uninstall(&mut connection, look.feed).await?;
+            capture::uninstall(&mut connection, look.feed, Patience::Moment).await?;
             capture::install(
                 &mut connection,
                 look.feed,
                 table,
                 look.shard_by.as_deref(),
                 look.shards,
+                Patience::Moment,
             )
             .await?;
             connection.commit().await?;
-            wait_for_writers(&mut connection, Patience::USUAL).await?;
             Ok(true)
         }
         .await;

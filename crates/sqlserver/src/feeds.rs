@@ -12,6 +12,7 @@ use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
+use crate::event_install::Patience;
 use crate::source::Table;
 use crate::{SqlServerStore, capture, quote, ulid_feeds};
 
@@ -165,7 +166,7 @@ pub(crate) async fn change(connection: &mut Connection, feed: &Feed) -> Result<(
 
 pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()> {
     // The trigger first: nobody can publish into the feed any more.
-    capture::uninstall(connection, feed.id).await?;
+    capture::uninstall(connection, feed.id, Patience::Person).await?;
     if matches!(feed.source, Some(Source::Captured { .. })) {
         connection
             .execute(
@@ -262,7 +263,15 @@ async fn attach(
     let named = match source {
         Source::Captured { .. } => {
             capture::check(&table)?;
-            capture::install(connection, feed, &table, shard_by.as_deref(), shards).await?;
+            capture::install(
+                connection,
+                feed,
+                &table,
+                shard_by.as_deref(),
+                shards,
+                Patience::Person,
+            )
+            .await?;
             Source::Captured {
                 table: table.name.clone(),
                 shard_by: shard_by.clone(),

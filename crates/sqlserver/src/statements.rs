@@ -158,6 +158,7 @@ fn nasty_tables() -> Vec<Table> {
                 sql: quote::table(&name),
                 name,
                 kind: "U".to_owned(),
+                owners: None,
                 key,
                 columns,
             }
