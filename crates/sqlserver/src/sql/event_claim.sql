@@ -115,7 +115,8 @@ begin
                           and o.order_key = e.order_key and o.change_id < e.change_id
                       where e.change_id = d.change_id and o.due_at is not null);
     end;
-    -- Claimed is what this changes: whoever was quicker has moved the others.
+    -- Claimed is what this changes: whoever was quicker has moved the others. By their keys: a search
+    -- through all that is due would wait for writers.
     update changefeed.event
     set due_at = dateadd(millisecond, @lease_milliseconds, dateadd(second, @lease_seconds, @now)),
         generation = generation + 1,
@@ -124,11 +125,15 @@ begin
         cut_off = case when locked_by is not null and cut_off < 32767 then cut_off + 1 else cut_off end,
         locked_by = @owner
     output inserted.change_id, inserted.generation into @mine (change_id, generation)
+    from (select x.change_id as due_id from @due x) h --@sqlserver
+    join changefeed.event with (forceseek) on changefeed.event.change_id = h.due_id --@sqlserver
     where due_at <= @now
       and exists (select 1 from @due d
                   where d.change_id = changefeed.event.change_id
                     and d.generation = changefeed.event.generation and d.tries = changefeed.event.tries
-                    and isnull(d.locked_by, N'') = isnull(changefeed.event.locked_by, N''));
+                    and isnull(d.locked_by, N'') = isnull(changefeed.event.locked_by, N''))
+    option (loop join, force order) --@sqlserver
+    ;
     -- Somebody held it and has not come back.
     insert into changefeed.event_attempt (change_id, generation, trigger_id, attempt, outcome, error)
     select d.change_id, d.generation, @trigger, d.tries, 'unknown',
