@@ -183,9 +183,11 @@ begin
 
     begin transaction;
     -- Whoever else sweeps this shard waits here. A hint would do on SQL Server, an update locks
-    -- the row everywhere.
-    update changefeed.shard set last_sweep_time = last_sweep_time
-    where feed_id = @feed_id and shard = @shard;
+    -- the row everywhere. FORCESEEK here and below: a scan of so small a table would lock every
+    -- shard's row for a moment, and wait for whoever is at work on one.
+    update s set last_sweep_time = s.last_sweep_time
+    from changefeed.shard s with (forceseek)
+    where s.feed_id = @feed_id and s.shard = @shard;
     select @last = s.last_change_sequence_number, @swept = s.last_sweep_time
     from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
     if @last is null
@@ -215,18 +217,22 @@ begin
         return;
     end;
 
+    -- Row by row, by the whole key: a join that reads the whole shard would wait for writers.
     update c set change_sequence_number = @last + p.number
-    from changefeed.change c
-    join @pending p on p.change_id = c.change_id
-    where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null;
+    from @pending p
+    join changefeed.change c with (forceseek) on c.change_id = p.change_id
+    where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
+    option (loop join, force order) --@sqlserver
+    ;
     if @@rowcount <> @change_count
         throw 55202, 'changefeed: changes were numbered or removed by somebody else during a sweep; nothing was done', 1;
 
     set @now = sysutcdatetime();
-    update changefeed.shard
+    update s
     set last_change_sequence_number = @last + @change_count, last_sweep_time = @now,
-        start = isnull(start, @last)
-    where feed_id = @feed_id and shard = @shard and last_change_sequence_number = @last;
+        start = isnull(s.start, @last)
+    from changefeed.shard s with (forceseek)
+    where s.feed_id = @feed_id and s.shard = @shard and s.last_change_sequence_number = @last;
     if @@rowcount <> 1
         throw 55201, 'changefeed: the end of a shard was changed by somebody else during a sweep; nothing was done', 1;
 
@@ -516,6 +522,8 @@ create table changefeed.change_row (
     shard     smallint not null,
     [key]     nvarchar(max) not null
 );
+-- Whoever writes many rows in one statement must not lock the rows of all others.
+alter table changefeed.change_row set (lock_escalation = disable); --@sqlserver
 GO
 
 -- The bytes as text, 0x and two digits each: what style 1 of CONVERT does on SQL Server.
@@ -685,7 +693,8 @@ grant execute on changefeed.hex to changefeed_reader;
 --@babelfish grant execute on changefeed.json_text to changefeed_reader;
 grant insert on changefeed.change to changefeed_writer;
 grant update on changefeed.change_id to changefeed_writer;
-grant select, insert, update, delete, execute, references, alter, view definition on schema::changefeed to changefeed_admin; --@sqlserver
+-- Not ALTER: whoever may alter a procedure of ours can have it read whatever our owner may read.
+grant select, insert, update, delete, execute, view definition on schema::changefeed to changefeed_admin; --@sqlserver
 --@babelfish grant select, insert, update, delete, execute on schema::changefeed to changefeed_admin;
 -- On SQL Server a trigger, a procedure or a view of ours needs no right of whoever uses it.
 --@babelfish grant update on changefeed.change_id to changefeed_admin;

@@ -58,6 +58,8 @@ as
 begin
     set nocount on;
     set xact_abort on;
+    -- A caller that has limited its statements has not meant ours, which draw from a sequence.
+    set rowcount 0;
     declare @level int, @incidents bigint, @name nvarchar(255), @message nvarchar(2000);
     declare @held bit, @mine bit = 0, @shard nvarchar(255);
     declare @before_time datetime2(3), @before_high binary(8), @before_low bigint, @base bigint;
@@ -216,10 +218,17 @@ begin
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @now datetime2(3) = sysutcdatetime();
     if @shard is null or @transaction_id <> changefeed.ulid_transaction_id() return;
+    declare @feed_id uniqueidentifier = convert(uniqueidentifier, left(@shard, 36)); --@sqlserver
+    declare @shard_id int = convert(int, substring(@shard, 38, 20)), @incidents bigint; --@sqlserver
+    -- The row is written by its whole key here and below, which is looked up without a lock. By a part
+    -- of the key the server would take update locks on all rows of the shard and wait for a dead
+    -- holder, whose row is locked: burning its lock would free nobody.
+    select @incidents = max(l.incidents) from changefeed.ulid_life l with (readuncommitted) --@sqlserver
+    where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id; --@sqlserver
     -- Not more often than needed, and it costs a look when nothing is.
     update changefeed.ulid_life set alive_at = @now --@sqlserver
-    where feed_id = convert(uniqueidentifier, left(@shard, 36)) --@sqlserver
-      and shard_id = convert(int, substring(@shard, 38, 20)) and transaction_id = @transaction_id --@sqlserver
+    where feed_id = @feed_id and shard_id = @shard_id --@sqlserver
+      and incidents = @incidents and transaction_id = @transaction_id --@sqlserver
       and alive_at <= dateadd(millisecond, -timeout / 10, @now); --@sqlserver
 end;
 GO
@@ -270,6 +279,7 @@ create procedure changefeed.new_ulid @ulid binary(16) output as
 begin
     set nocount on;
     set xact_abort on;
+    set rowcount 0;
     if convert(bigint, session_context(N'changefeed.ulid_low')) is null
        or convert(bigint, session_context(N'changefeed.ulid_transaction')) <> changefeed.ulid_transaction_id()
         throw 55604, 'changefeed: there is no ULID transaction here; call begin_ulid_transaction after BEGIN TRANSACTION', 1;
@@ -289,6 +299,7 @@ begin
     set nocount on;
     --@babelfish if @rehearse = 1 return;
     set xact_abort on;
+    set rowcount 0;
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @feed_id uniqueidentifier, @shard_id int, @incidents bigint, @message nvarchar(2000);
@@ -303,9 +314,12 @@ begin
     set @feed_id = convert(uniqueidentifier, left(@shard, 36));
     set @shard_id = convert(int, substring(@shard, 38, 20));
     exec changefeed.ulid_forget;
+    select @incidents = max(l.incidents) from changefeed.ulid_life l with (readuncommitted)
+    where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id;
     delete from changefeed.ulid_life
     output deleted.incidents, deleted.[time], deleted.before_high, deleted.before_low, deleted.high, deleted.low, deleted.base into @begun
-    where feed_id = @feed_id and shard_id = @shard_id and transaction_id = @transaction_id;
+    where feed_id = @feed_id and shard_id = @shard_id
+      and incidents = @incidents and transaction_id = @transaction_id;
     select @incidents = b.incidents, @time = b.[time], @before_high = b.before_high,
            @before_low = b.before_low, @high = b.high, @low = b.low, @base = b.base from @begun b;
     if @high is null
@@ -367,11 +381,18 @@ begin
     set nocount on;
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
+    declare @feed_id uniqueidentifier, @shard_id int, @incidents bigint;
     -- A lock of the transaction is freed by the server when that ends.
     if xact_state() = 1 and @transaction_id = changefeed.ulid_transaction_id()
+    begin
+        set @feed_id = convert(uniqueidentifier, left(@shard, 36));
+        set @shard_id = convert(int, substring(@shard, 38, 20));
+        select @incidents = max(l.incidents) from changefeed.ulid_life l with (readuncommitted)
+        where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id;
         delete from changefeed.ulid_life
-        where feed_id = convert(uniqueidentifier, left(@shard, 36))
-          and shard_id = convert(int, substring(@shard, 38, 20)) and transaction_id = @transaction_id;
+        where feed_id = @feed_id and shard_id = @shard_id
+          and incidents = @incidents and transaction_id = @transaction_id;
+    end;
     exec changefeed.ulid_forget;
     exec changefeed.unlock_ulid_shard;
 end;

@@ -3,6 +3,7 @@
 use changefeed_core::{Error, FeedId, Kind, Result, fill};
 
 use crate::connection::Connection;
+use crate::event_install::{Patience, wait_for_writers};
 use crate::quote;
 use crate::source::Table;
 
@@ -18,15 +19,29 @@ pub(crate) async fn install(
     table: &Table,
     shard_by: Option<&str>,
     shards: i16,
+    patience: Patience,
 ) -> Result<()> {
     let sql = trigger(feed, table, shard_by, shards)?;
+    wait_for_writers(connection, patience.milliseconds()).await?;
     connection
         .batch(&sql)
         .await
         .map_err(|error| match error.kind() {
             Kind::Permission => may_not_create_trigger(table, error),
+            Kind::Busy => written_to(&table.name.to_string(), error),
             _ => error,
-        })
+        })?;
+    wait_for_writers(connection, Patience::USUAL).await
+}
+
+/// Writers did not let us at their table in time.
+pub(crate) fn written_to(table: &str, error: Error) -> Error {
+    Error::new(
+        Kind::Busy,
+        format!("somebody has been writing to {table} for too long"),
+    )
+    .advise("try again when there are no long transactions on it")
+    .caused_by(error)
 }
 
 pub(crate) fn may_not_create_trigger(table: &Table, error: Error) -> Error {
@@ -66,14 +81,22 @@ pub(crate) fn trigger(
 }
 
 /// Removes the trigger, wherever its table is by now.
-pub(crate) async fn uninstall(connection: &mut Connection, feed: FeedId) -> Result<()> {
+pub(crate) async fn uninstall(
+    connection: &mut Connection,
+    feed: FeedId,
+    patience: Patience,
+) -> Result<()> {
     let rows = connection
         .query(
-            "select schema_name(o.schema_id) from sys.triggers t \
+            "select schema_name(o.schema_id), object_name(t.parent_id) from sys.triggers t \
              join sys.objects o on o.object_id = t.object_id where t.name = @P1",
             &[&trigger_name(feed)],
         )
         .await?;
+    if rows.is_empty() {
+        return Ok(());
+    }
+    wait_for_writers(connection, patience.milliseconds()).await?;
     for row in rows {
         let schema = row.get::<&str, _>(0).unwrap_or("dbo");
         let drop = format!(
@@ -81,9 +104,15 @@ pub(crate) async fn uninstall(connection: &mut Connection, feed: FeedId) -> Resu
             quote::identifier(schema),
             quote::identifier(&trigger_name(feed))
         );
-        connection.batch(&drop).await?;
+        connection
+            .batch(&drop)
+            .await
+            .map_err(|error| match error.kind() {
+                Kind::Busy => written_to(row.get(1).unwrap_or("its table"), error),
+                _ => error,
+            })?;
     }
-    Ok(())
+    wait_for_writers(connection, Patience::USUAL).await
 }
 
 /// Checks that changes can be captured from a table, and says why not.
@@ -97,6 +126,27 @@ pub(crate) fn check(table: &Table) -> Result<()> {
         .advise("add a primary key to it"));
     }
     Ok(())
+}
+
+/// Checks that a trigger on it would reach our tables with the rights of their common owner. With two
+/// owners the server would refuse every write of whoever has no rights on our tables, and nothing
+/// would show it before the first one.
+pub(crate) fn check_owner(table: &Table) -> Result<()> {
+    let Some((its, ours)) = &table.owners else {
+        return Ok(());
+    };
+    Err(Error::invalid(format!(
+        "table {} and the schema changefeed have different owners, {its} and {ours}: with a trigger \
+         of ours on the table its writers would need rights on our tables, or be refused",
+        table.name
+    ))
+    .advise(format!(
+        "alter authorization on schema::changefeed to {}; or, if that is not the owner of all that \
+         you capture from: alter authorization on object::{} to {}",
+        quote::identifier(its),
+        table.sql,
+        quote::identifier(ours)
+    )))
 }
 
 /// Checks that triggers can be put on it.
@@ -114,4 +164,62 @@ pub(crate) fn check_kind(table: &Table) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use changefeed_core::TableName;
+
+    use super::*;
+    use crate::source::Column;
+
+    fn table(owners: Option<(&str, &str)>) -> Table {
+        let name = TableName::qualified("dbo", "orders");
+        Table {
+            id: 1,
+            sql: quote::table(&name),
+            name,
+            kind: "U".to_owned(),
+            owners: owners.map(|(its, ours)| (its.to_owned(), ours.to_owned())),
+            key: vec![Column::plain("id", "int")],
+            columns: vec![Column::plain("id", "int")],
+        }
+    }
+
+    #[test]
+    fn a_table_of_another_owner_is_refused_with_the_statement_that_helps() {
+        check_owner(&table(None)).unwrap();
+        let error = check_owner(&table(Some(("sales \"x\"", "dbo")))).unwrap_err();
+        let advice = error.advice().unwrap();
+        assert!(
+            advice.starts_with(
+                "alter authorization on schema::changefeed to \"sales \"\"x\"\"\"; or"
+            ),
+            "{advice}"
+        );
+        assert!(
+            advice.ends_with("alter authorization on object::\"dbo\".\"orders\" to \"dbo\""),
+            "{advice}"
+        );
+    }
+
+    /// Whatever a writer's session is set to, what our indexes and our sequence need is set before
+    /// anything is written.
+    #[test]
+    fn the_settings_of_a_writer_are_not_those_of_the_trigger() {
+        let sql = trigger(FeedId(1), &table(None), None, 1).unwrap();
+        let first_write = sql.find("insert into").unwrap();
+        for setting in [
+            "set nocount on;",
+            "set rowcount 0;",
+            "set ansi_warnings on;",
+            "set ansi_padding on;",
+            "set arithabort on;",
+            "set concat_null_yields_null on;",
+            "set numeric_roundabort off;",
+        ] {
+            let place = sql.find(setting);
+            assert!(place.is_some_and(|place| place < first_write), "{setting}");
+        }
+    }
 }

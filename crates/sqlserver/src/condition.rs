@@ -315,6 +315,7 @@ mod tests {
             sql: "\"dbo\".\"orders\"".to_owned(),
             name: TableName::qualified("dbo", "orders"),
             kind: "U".to_owned(),
+            owners: None,
             key: vec![],
             columns: vec![
                 column("id", "int", "int"),

@@ -170,6 +170,9 @@ impl<'a> Plan<'a> {
             binding: around.binding,
         };
         plan.check_types()?;
+        if plan.captures() {
+            capture::check_owner(table)?;
+        }
         Ok(plan)
     }
 
@@ -390,7 +393,8 @@ impl<'a> Plan<'a> {
     }
 
     /// The values whose change makes an event, so that EXCEPT compares them exactly: NULL is as
-    /// good as any value, and 'a' is neither 'A' nor 'a '.
+    /// good as any value, and 'a' is neither 'A' nor 'a '. Texts of a code page are compared by their
+    /// bytes: another collation would have another code page, in which many letters are the same.
     fn listened(&self, alias: &str) -> String {
         let values: Vec<String> = self
             .listened
@@ -401,7 +405,12 @@ impl<'a> Plan<'a> {
                     format!("{text} collate Latin1_General_BIN2, datalength({text})")
                 };
                 match c.base_type.as_str() {
-                    "char" | "varchar" | "nchar" | "nvarchar" | "sysname" => exactly(value),
+                    "char" | "varchar" => {
+                        format!("convert(varbinary(max), {value}), datalength({value})")
+                    }
+                    // Bytes of zero at the end may count for nothing in a comparison.
+                    "varbinary" => format!("{value}, datalength({value})"),
+                    "nchar" | "nvarchar" | "sysname" => exactly(value),
                     "xml" | "json" => exactly(format!("convert(nvarchar(max), {value})")),
                     "sql_variant" => exactly(format!("convert(nvarchar(4000), {value})")),
                     "geometry" | "geography" | "hierarchyid" => {

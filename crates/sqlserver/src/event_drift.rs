@@ -163,7 +163,8 @@ impl SqlServerStore {
     pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
-            if look.table.is_none() || !(look.is_stale() || look.renamed) {
+            // One that somebody has switched off stays as it is: made anew it would be on.
+            if look.table.is_none() || look.disabled || !(look.is_stale() || look.renamed) {
                 continue;
             }
             match self.follow(&look).await {

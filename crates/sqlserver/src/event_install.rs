@@ -116,12 +116,7 @@ fn explain(plan: &Plan<'_>, error: Error) -> Error {
     let table = plan.table;
     match error.kind() {
         Kind::Permission => capture::may_not_create_trigger(table, error),
-        Kind::Busy => Error::new(
-            Kind::Busy,
-            format!("somebody has been writing to {} for too long", table.name),
-        )
-        .advise("try again when there are no long transactions on it")
-        .caused_by(error),
+        Kind::Busy => capture::written_to(&table.name.to_string(), error),
         Kind::Database if plan.condition.is_some() => {
             Error::invalid(format!("the server does not accept the condition: {error}"))
                 .caused_by(error)

@@ -160,7 +160,7 @@ pub(crate) fn listing(filter: &EventFilter, limit: usize) -> String {
         &[
             ("top", &format!("top ({limit})")),
             // What somebody has locked is not waited for: it may be a long transaction.
-            ("past", "with (readpast)"),
+            ("past", "with (readcommittedlock, readpast)"),
             ("matching", &conditions(filter)),
         ],
     )

@@ -174,6 +174,7 @@ fn hard_tables() -> Vec<Table> {
         sql: quote::table(&name),
         name,
         kind: "U".to_owned(),
+        owners: None,
         key: key.iter().map(|at| columns[*at].clone()).collect(),
         columns,
     };
@@ -241,5 +242,41 @@ mod tests {
             .collect();
         assert!(!of_keyless.is_empty());
         assert!(of_keyless.iter().all(|sql| !sql.contains("'U'")));
+    }
+
+    /// `Michal` and `Michał` are the same text in the code page of another collation.
+    #[test]
+    fn texts_of_a_code_page_are_compared_by_their_bytes() {
+        let columns: Vec<Column> = ["int", "char", "varchar", "nvarchar", "varbinary"]
+            .map(|kind| Column::plain(kind, kind))
+            .into();
+        let name = TableName::qualified("dbo", "texts");
+        let table = Table {
+            id: 1,
+            sql: quote::table(&name),
+            name,
+            kind: "U".to_owned(),
+            owners: None,
+            key: vec![columns[0].clone()],
+            columns,
+        };
+        for (kind, definition, around) in definitions(&table) {
+            let plan = Plan::of(TriggerId(1), &definition, &table, around).unwrap();
+            let sql = plan.trigger().unwrap().unwrap();
+            if !sql.contains("except") {
+                assert_eq!(kind, "no updates");
+                continue;
+            }
+            for row in ["d", "i"] {
+                let compared = format!(
+                    "{row}.\"int\", \
+                     convert(varbinary(max), {row}.\"char\"), datalength({row}.\"char\"), \
+                     convert(varbinary(max), {row}.\"varchar\"), datalength({row}.\"varchar\"), \
+                     {row}.\"nvarchar\" collate Latin1_General_BIN2, datalength({row}.\"nvarchar\"), \
+                     {row}.\"varbinary\", datalength({row}.\"varbinary\")"
+                );
+                assert!(sql.contains(&compared), "{kind}: {sql}");
+            }
+        }
     }
 }

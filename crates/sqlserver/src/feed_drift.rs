@@ -8,7 +8,7 @@ use tiberius::Row;
 use crate::SqlServerStore;
 use crate::capture;
 use crate::connection::Connection;
-use crate::event_install::{Patience, give_up, wait_for_writers};
+use crate::event_install::{Patience, give_up};
 use crate::quote;
 use crate::source::Table;
 
@@ -22,6 +22,8 @@ struct Look {
     table: Option<Table>,
     /// The database trigger as it is, if it is on the table.
     known: Option<String>,
+    /// It may be there, but is not for this user to see.
+    hidden: bool,
     disabled: bool,
     /// As it should be, in the words of this platform.
     wanted: Result<String>,
@@ -47,6 +49,7 @@ impl Look {
             shards,
             table,
             known: row.get::<&str, _>(5).map(str::to_owned),
+            hidden: row.get::<bool, _>(7) == Some(false),
             disabled: row.get::<bool, _>(6) == Some(true),
             wanted,
         })
@@ -55,6 +58,7 @@ impl Look {
     /// Whether the trigger can be made anew, and must be.
     fn is_stale(&self) -> bool {
         self.table.is_some()
+            && !self.hidden
             && self
                 .wanted
                 .as_ref()
@@ -91,6 +95,18 @@ impl Look {
         let mut findings = Vec::new();
         match &self.wanted {
             Err(error) => findings.push(self.stuck(error)),
+            Ok(_) if self.hidden => findings.push(self.finding(
+                Severity::Note,
+                format!(
+                    "this user may not see the database trigger on {}, so whether it fits the \
+                     table is not known",
+                    table.name
+                ),
+                Some(format!(
+                    "grant view definition on {} to this user",
+                    table.sql
+                )),
+            )),
             Ok(_) if self.known.is_none() => findings.push(self.finding(
                 Severity::Problem,
                 format!(
@@ -148,7 +164,8 @@ impl SqlServerStore {
             if let Err(error) = &look.wanted {
                 findings.push(look.stuck(error));
             }
-            if !look.is_stale() {
+            // One that somebody has switched off stays as it is: made anew it would be on.
+            if !look.is_stale() || look.disabled {
                 continue;
             }
             match self.remake(&look).await {
@@ -198,18 +215,17 @@ impl SqlServerStore {
             if there == 0 || known != look.known.as_deref() {
                 return Ok(false);
             }
-            wait_for_writers(&mut connection, Patience::Moment.milliseconds()).await?;
-            capture::uninstall(&mut connection, look.feed).await?;
+            capture::uninstall(&mut connection, look.feed, Patience::Moment).await?;
             capture::install(
                 &mut connection,
                 look.feed,
                 table,
                 look.shard_by.as_deref(),
                 look.shards,
+                Patience::Moment,
             )
             .await?;
             connection.commit().await?;
-            wait_for_writers(&mut connection, Patience::USUAL).await?;
             Ok(true)
         }
         .await;

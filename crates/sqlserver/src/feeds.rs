@@ -6,14 +6,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use changefeed_core::{
     After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
-    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid,
+    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid, crash_point,
 };
 use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
+use crate::event_install::Patience;
 use crate::source::Table;
 use crate::{SqlServerStore, capture, quote, ulid_feeds};
+
+/// Changes that one transaction removes of a feed that is dropped.
+const EMPTY_BATCH: i32 = 4000;
 
 #[async_trait]
 impl FeedStore for SqlServerStore {
@@ -32,6 +36,11 @@ impl FeedStore for SqlServerStore {
 
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let mut connection = self.connection().await?;
+        // The trigger first: nobody may lose a change to a feed that could not be dropped after all.
+        connection.begin().await?;
+        capture::uninstall(&mut connection, feed.id, Patience::Person).await?;
+        connection.commit().await?;
+        empty(&mut connection, feed).await?;
         connection.begin().await?;
         drop(&mut connection, feed).await?;
         connection.commit().await?;
@@ -163,9 +172,26 @@ pub(crate) async fn change(connection: &mut Connection, feed: &Feed) -> Result<(
     Ok(())
 }
 
+/// Removes what has a number, some at a time: in one transaction the locks of millions of changes
+/// would be more than the server has memory for.
+async fn empty(connection: &mut Connection, feed: &Feed) -> Result<()> {
+    loop {
+        let row = connection
+            .one(
+                include_str!("sql/feed_empty.sql"),
+                &[&feed.id.0, &EMPTY_BATCH],
+            )
+            .await?;
+        crash_point("feed.emptied");
+        if row.get::<i32, _>(0).unwrap_or_default() < EMPTY_BATCH {
+            return Ok(());
+        }
+    }
+}
+
 pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()> {
     // The trigger first: nobody can publish into the feed any more.
-    capture::uninstall(connection, feed.id).await?;
+    capture::uninstall(connection, feed.id, Patience::Person).await?;
     if matches!(feed.source, Some(Source::Captured { .. })) {
         connection
             .execute(
@@ -262,7 +288,15 @@ async fn attach(
     let named = match source {
         Source::Captured { .. } => {
             capture::check(&table)?;
-            capture::install(connection, feed, &table, shard_by.as_deref(), shards).await?;
+            capture::install(
+                connection,
+                feed,
+                &table,
+                shard_by.as_deref(),
+                shards,
+                Patience::Person,
+            )
+            .await?;
             Source::Captured {
                 table: table.name.clone(),
                 shard_by: shard_by.clone(),

@@ -140,3 +140,66 @@ fn explain(version: i32, error: Error) -> Error {
         .advise(advice)
         .caused_by(error)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The statements that begin so, to their ends.
+    fn statements_of<'a>(script: &'a str, beginning: &'a str) -> Vec<&'a str> {
+        script
+            .match_indices(beginning)
+            .filter_map(|(at, _)| script[at..].split(';').next())
+            .collect()
+    }
+
+    /// By a part of its key, whoever writes its own row waits for that of a dead holder.
+    #[test]
+    fn the_row_of_a_ulid_transaction_is_written_by_its_whole_key() {
+        let script = include_str!("../migrations/0002_ulids.sql");
+        let mut written = statements_of(script, "update changefeed.ulid_life");
+        written.extend(statements_of(script, "delete from changefeed.ulid_life"));
+        // What others have left behind is removed past those who are still there.
+        written.retain(|statement| !statement.contains("with (readpast)"));
+        assert_eq!(written.len(), 3);
+        for statement in written {
+            for part in ["feed_id", "shard_id", "incidents", "transaction_id"] {
+                let named = format!("{part} = @{part}");
+                assert!(statement.contains(&named), "{part}: {statement}");
+            }
+        }
+    }
+
+    /// Whoever may alter a procedure of ours may read what its owner may.
+    #[test]
+    fn no_role_may_alter_anything() {
+        for (_, script) in MIGRATIONS {
+            let grants: Vec<&str> = script
+                .lines()
+                .filter(|line| line.trim_start().starts_with("grant "))
+                .collect();
+            for right in ["alter", "control", "references", "take ownership"] {
+                let given = grants.iter().find(|grant| grant.contains(right));
+                assert_eq!(given, None);
+            }
+        }
+    }
+
+    /// Small tables are scanned unless that is forbidden, and a scan waits for every shard.
+    #[test]
+    fn sweeping_and_trimming_lock_one_shard() {
+        let script = include_str!("../migrations/0001_feeds.sql");
+        let trim = include_str!("sql/trim.sql");
+        for text in [script, trim] {
+            assert!(!text.contains("update changefeed.shard"));
+            let locks =
+                statements_of(text, "update s\n").len() + statements_of(text, "update s set").len();
+            assert_eq!(locks, 2);
+            assert_eq!(
+                text.matches("from changefeed.shard s with (forceseek)")
+                    .count(),
+                2
+            );
+        }
+    }
+}

@@ -55,6 +55,8 @@ pub(crate) struct Table {
     pub(crate) name: TableName,
     /// `U` table, `V` view, …
     pub(crate) kind: String,
+    /// Its owner and that of our schema, if these are two.
+    pub(crate) owners: Option<(String, String)>,
     pub(crate) key: Vec<Column>,
     pub(crate) columns: Vec<Column>,
 }
@@ -92,6 +94,8 @@ impl Table {
             |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
         let name = TableName::qualified(text(first, 0), text(first, 1));
         let kind = text(first, 2).trim().to_owned();
+        let owner = |at: usize| first.get::<&str, _>(at).map(str::to_owned);
+        let owners = owner(11).zip(owner(12)).filter(|(its, ours)| its != ours);
         let mut key = Vec::new();
         let mut columns = Vec::new();
         for row in &rows {
@@ -116,6 +120,7 @@ impl Table {
             sql: quote::table(&name),
             name,
             kind,
+            owners,
             key: key.into_iter().map(|(_, column)| column).collect(),
             columns,
         }))

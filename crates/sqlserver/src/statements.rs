@@ -7,13 +7,14 @@ use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, quote, watch_statements};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 15] = [
     ("announce.sql", include_str!("sql/announce.sql")),
     ("instances.sql", include_str!("sql/instances.sql")),
     ("tokens.sql", include_str!("sql/tokens.sql")),
     ("columns.sql", include_str!("sql/columns.sql")),
     ("consumers.sql", include_str!("sql/consumers.sql")),
     ("ends.sql", include_str!("sql/ends.sql")),
+    ("feed_empty.sql", include_str!("sql/feed_empty.sql")),
     ("feeds.sql", include_str!("sql/feeds.sql")),
     ("foreign_tables.sql", include_str!("sql/foreign_tables.sql")),
     ("feed_triggers.sql", include_str!("sql/feed_triggers.sql")),
@@ -158,6 +159,7 @@ fn nasty_tables() -> Vec<Table> {
                 sql: quote::table(&name),
                 name,
                 kind: "U".to_owned(),
+                owners: None,
                 key,
                 columns,
             }

@@ -79,6 +79,9 @@ impl Tracked {
             _ if connection.platform().has_change_tracking() => native(connection, &table).await?,
             _ => Way::Trigger,
         };
+        if way == Way::Trigger {
+            capture::check_owner(&table)?;
+        }
         check_rights(connection, &table, way).await?;
         Ok((Tracked::of(connection, table, way).await?, stored))
     }

@@ -2,6 +2,15 @@ create trigger {schema}.{trigger} on {table} after insert, update, delete as
 begin
     -- The application's own count of rows is what its statement did, not what we do here.
     set nocount on;
+    -- A writer that has limited its statement to some rows has not limited what we note of it.
+    set rowcount 0;
+    -- What filtered indexes need, whatever the writer's session is set to. When this trigger is
+    -- over, the session has its own settings again.
+    set ansi_warnings on;
+    set ansi_padding on;
+    set arithabort on;
+    set concat_null_yields_null on;
+    set numeric_roundabort off;
     if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
     declare @published table (shard smallint not null, change_id bigint not null primary key);
     -- The ids come from a sequence, not from an identity: @@identity belongs to the application.

@@ -1,11 +1,18 @@
 -- Schema, table and kind, and for each column its name, the system type beneath, length in bytes,
--- precision, scale, number, whether it is nullable, and place in the primary key.
+-- precision, scale, number, whether it is nullable, and place in the primary key; last the owners of
+-- the table and of our schema.
 select convert(nvarchar(128), schema_name(o.schema_id)), convert(nvarchar(128), o.name),
        convert(varchar(2), o.type), convert(nvarchar(128), c.name),
        convert(nvarchar(128), coalesce(b.name, u.name)),
        convert(int, c.max_length), convert(int, c.precision), convert(int, c.scale),
        convert(int, c.column_id), convert(bit, c.is_nullable), convert(int, k.key_ordinal)
+       , convert(nvarchar(128), user_name(isnull(o.principal_id, s.principal_id))) --@sqlserver
+       , convert(nvarchar(128), user_name(ours.principal_id)) --@sqlserver
+       -- Ownership means nothing to triggers there: they run with the rights of the writer.
+       --@babelfish , convert(nvarchar(128), null), convert(nvarchar(128), null)
 from sys.objects o
+join sys.schemas s on s.schema_id = o.schema_id --@sqlserver
+left join sys.schemas ours on ours.name = N'changefeed' --@sqlserver
 join sys.columns c on c.object_id = o.object_id
 left join sys.types u on u.user_type_id = c.user_type_id
 -- Types of somebody's own stand for one of the system's; types that are programs share a number.

@@ -4,6 +4,8 @@ begin
     if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
     -- The application's own count of rows is what its statement did, not what we do here.
     set nocount on;
+    -- A writer that has limited its statement to some rows has not limited what we note of it.
+    set rowcount 0;
     -- What filtered indexes need, whatever the writer's session is set to. When this trigger is
     -- over, the session has its own settings again.
     set ansi_warnings on;

@@ -27,7 +27,7 @@ begin
     from @wanted w where w.trigger_id > @trigger order by w.trigger_id;
     if @room is null break;
     set @now = sysutcdatetime();
-    if not exists (select 1 from changefeed.event e with (readpast)
+    if not exists (select 1 from changefeed.event e with (readcommittedlock, readpast)
                    where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null)
         continue;
     if not exists (select 1 from changefeed.event_trigger t
@@ -60,7 +60,7 @@ begin
         insert into @due (change_id, generation, tries, locked_by)
         select top (@room) h.change_id, h.generation, h.tries, h.locked_by
         from (select top (@P5) e.change_id, e.generation, e.tries, e.locked_by, e.order_key, e.due_at
-              from changefeed.event e with (readpast)
+              from changefeed.event e with (readcommittedlock, readpast)
               where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null
               order by e.due_at, e.change_id) h
         where h.change_id = (select top (1) o.change_id from changefeed.event o with (readuncommitted)
@@ -72,7 +72,7 @@ begin
         -- neither a key with very many events nor very many keys that wait hide others. Each step
         -- is one through the index.
         if (select count(*) from @due) < @room
-           and (select count(*) from (select top (@P5 + 1) e.change_id from changefeed.event e with (readpast)
+           and (select count(*) from (select top (@P5 + 1) e.change_id from changefeed.event e with (readcommittedlock, readpast)
                 where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null
                 order by e.due_at, e.change_id) more) > @P5
         begin
@@ -100,7 +100,7 @@ begin
                 if @head_due <= @now
                     insert into @due (change_id, generation, tries, locked_by)
                     select e.change_id, e.generation, e.tries, e.locked_by
-                    from changefeed.event e with (readpast)
+                    from changefeed.event e with (readcommittedlock, readpast)
                     where e.change_id = @head and e.due_at <= @now
                       and not exists (select 1 from @due d where d.change_id = @head);
                 set @steps = @steps + 1;
@@ -115,7 +115,8 @@ begin
                           and o.order_key = e.order_key and o.change_id < e.change_id
                       where e.change_id = d.change_id and o.due_at is not null);
     end;
-    -- Claimed is what this changes: whoever was quicker has moved the others.
+    -- Claimed is what this changes: whoever was quicker has moved the others. By their keys: a search
+    -- through all that is due would wait for writers.
     update changefeed.event
     set due_at = dateadd(millisecond, @lease_milliseconds, dateadd(second, @lease_seconds, @now)),
         generation = generation + 1,
@@ -124,11 +125,15 @@ begin
         cut_off = case when locked_by is not null and cut_off < 32767 then cut_off + 1 else cut_off end,
         locked_by = @owner
     output inserted.change_id, inserted.generation into @mine (change_id, generation)
+    from (select x.change_id as due_id from @due x) h --@sqlserver
+    join changefeed.event with (forceseek) on changefeed.event.change_id = h.due_id --@sqlserver
     where due_at <= @now
       and exists (select 1 from @due d
                   where d.change_id = changefeed.event.change_id
                     and d.generation = changefeed.event.generation and d.tries = changefeed.event.tries
-                    and isnull(d.locked_by, N'') = isnull(changefeed.event.locked_by, N''));
+                    and isnull(d.locked_by, N'') = isnull(changefeed.event.locked_by, N''))
+    option (loop join, force order) --@sqlserver
+    ;
     -- Somebody held it and has not come back.
     insert into changefeed.event_attempt (change_id, generation, trigger_id, attempt, outcome, error)
     select d.change_id, d.generation, @trigger, d.tries, 'unknown',

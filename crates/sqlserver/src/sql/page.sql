@@ -15,6 +15,8 @@ from (select top (@limit) c.change_sequence_number, c.change_id
       from changefeed.change c
       where c.feed_id = @feed_id and c.shard = @shard
         and c.change_sequence_number > @after and c.change_sequence_number <= @upto
+        -- Or the server may not use the index of what has a number.
+        and c.change_sequence_number is not null
       order by c.change_sequence_number) p
 {join}
 order by p.change_sequence_number

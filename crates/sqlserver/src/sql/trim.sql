@@ -7,7 +7,10 @@ declare @old bigint, @upto bigint, @read bigint, @slowest varchar(100), @highest
 declare @gone table (change_sequence_number bigint not null primary key, change_id bigint not null);
 begin transaction;
 -- Locked in a statement of its own, so that what follows sees the newest state.
-update changefeed.shard set trimmed_to = trimmed_to where feed_id = @feed_id and shard = @shard;
+-- FORCESEEK: a scan would wait for whoever is at work on another shard.
+update s set trimmed_to = s.trimmed_to
+from changefeed.shard s with (forceseek)
+where s.feed_id = @feed_id and s.shard = @shard;
 select @old = max(p.last_change_sequence_number)
 from changefeed.progress p
 where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
@@ -24,21 +27,28 @@ insert into @gone (change_sequence_number, change_id)
 select top (@left) c.change_sequence_number, c.change_id
 from changefeed.change c
 where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number <= @upto
+  -- Or the server may not use the index of what has a number.
+  and c.change_sequence_number is not null
 order by c.change_sequence_number;
 select @highest = max(g.change_sequence_number) from @gone g;
 if @highest is not null
 begin
-    delete c from changefeed.change c
-    join @gone g on g.change_id = c.change_id
-    where c.feed_id = @feed_id and c.shard = @shard;
+    -- Row by row, by the whole key: a join that reads the whole table would wait for writers.
+    delete c from @gone g
+    join changefeed.change c with (forceseek) on c.change_id = g.change_id
+    where c.feed_id = @feed_id and c.shard = @shard
+    option (loop join, force order) --@sqlserver
+    ;
     -- Only captured feeds have links, each under an id of its own.
-    delete r from changefeed.change_row r
-    join @gone g on g.change_id = r.change_id
-    where exists (select 1 from changefeed.feed_source s
-                  where s.feed_id = @feed_id and s.kind = 'captured');
-    update changefeed.shard
-    set trimmed_to = case when trimmed_to < @highest then @highest else trimmed_to end
-    where feed_id = @feed_id and shard = @shard;
+    if exists (select 1 from changefeed.feed_source s where s.feed_id = @feed_id and s.kind = 'captured')
+        delete r from @gone g
+        join changefeed.change_row r with (forceseek) on r.change_id = g.change_id
+        option (loop join, force order) --@sqlserver
+        ;
+    update s
+    set trimmed_to = case when s.trimmed_to < @highest then @highest else s.trimmed_to end
+    from changefeed.shard s with (forceseek)
+    where s.feed_id = @feed_id and s.shard = @shard;
     -- The marks of what is gone; the newest row stays.
     delete from changefeed.progress
     where feed_id = @feed_id and shard = @shard and last_change_sequence_number < @highest;

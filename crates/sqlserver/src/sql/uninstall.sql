@@ -25,7 +25,14 @@ select s.[drop] from (
     select 7, concat(N'drop sequence changefeed.', quotename(o.name)), o.name
     from sys.objects o where o.schema_id = schema_id(N'changefeed') and o.type = 'SO'
     union all
-    select 9, concat(N'drop role ', quotename(p.name)), p.name
+    -- A role that has members cannot be dropped.
+    select 9, concat(N'alter role ', quotename(r.name), N' drop member ', quotename(p.name)), r.name
+    from sys.database_role_members m
+    join sys.database_principals r on r.principal_id = m.role_principal_id
+    join sys.database_principals p on p.principal_id = m.member_principal_id
+    where r.name in (N'changefeed_reader', N'changefeed_writer', N'changefeed_admin')
+    union all
+    select 10, concat(N'drop role ', quotename(p.name)), p.name
     from sys.database_principals p
     where p.type = 'R' and p.name in (N'changefeed_reader', N'changefeed_writer', N'changefeed_admin')
     union all

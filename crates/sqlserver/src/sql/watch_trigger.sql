@@ -2,6 +2,8 @@ create trigger {schema}.{trigger} on {table} after insert, update, delete as
 begin
     -- The application's own count of rows is what its statement did, not what we do here.
     set nocount on;
+    -- A writer that has limited its statement to some rows has not limited what we note of it.
+    set rowcount 0;
     -- MERGE fires for each of its parts, whether it has rows or not.
     if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
     -- A row that moved to another key is gone from the old one. First, so that it comes first.

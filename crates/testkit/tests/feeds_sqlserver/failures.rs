@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
-use changefeed_core::{FeedStore, Kind, NewFeed, SchemaStore, TableName};
-use changefeed_sqlserver::SqlServerStore;
+use changefeed_core::{
+    After, Cursor, FeedStore, Kind, NewFeed, SchemaStore, ShardId, SweepGroup, SweepStore,
+    TableName,
+};
+use changefeed_sqlserver::{SqlServerStore, statements};
 use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, captured, name};
 use changefeed_testkit::run;
 
@@ -57,4 +60,79 @@ async fn assert_free(session: &dyn Session) {
         .run("insert into changefeed.shard (feed_id, shard) values (1, 0), (1, 1)")
         .await;
     session.run("rollback").await;
+}
+
+/// A feed with more changes than one transaction removes is dropped to the last of them, with the keys
+/// of its rows, and takes nothing of another feed with it. The first part alone, which is what a drop
+/// that was cut off leaves, shows readers that something is gone.
+#[test]
+fn a_large_feed_is_dropped_to_its_last_change() {
+    run(async {
+        let backend = SqlServerBackend::fresh().await;
+        let store = SqlServerStore::connect(&backend.url()).await.unwrap();
+        store.migrate().await.unwrap();
+        let session = (&backend as &dyn Backend).session().await;
+        session
+            .run("create table orders (id integer primary key)")
+            .await;
+        let orders = |feed| captured(feed, TableName::unqualified("orders"), None, 1);
+        let dropped = store.create_feed(&orders("dropped")).await.unwrap();
+        let kept = store.create_feed(&orders("kept")).await.unwrap();
+        session
+            .run(
+                "with d as (select n from (values (0), (1), (2), (3), (4), (5), (6), (7), (8), (9)) v (n)) \
+                 insert into orders (id) \
+                 select a.n + 10 * b.n + 100 * c.n + 1000 * e.n \
+                 from d a cross join d b cross join d c cross join d e",
+            )
+            .await;
+        store.sweep(SweepGroup(0)).await.unwrap();
+        // One that has no number yet.
+        session.run("insert into orders values (10000)").await;
+        let count = |table: &str| format!("select count(*) from changefeed.{table}");
+        assert_eq!(session.number(&count("change")).await, 20_002);
+        // Whoever drops it is cut off after the first part.
+        let (_, part) = statements()
+            .into_iter()
+            .find(|(name, _)| name == "feed_empty.sql")
+            .unwrap();
+        let part = part
+            .replace("@P1", &dropped.id.to_string())
+            .replace("@P2", "3000");
+        session.run(&store.platform().statement(&part)).await;
+        assert_eq!(session.number(&count("change")).await, 17_002);
+        let beginning = After::Cursor(Cursor::Number(0));
+        let error = store.read(&dropped, ShardId(0), beginning, 10).await;
+        assert_eq!(error.unwrap_err().kind(), Kind::CursorExpired);
+        store.drop_feed(&dropped).await.unwrap();
+        assert_eq!(session.number(&count("change")).await, 10_001);
+        assert_eq!(session.number(&count("change_row")).await, 10_001);
+        store.sweep(SweepGroup(0)).await.unwrap();
+        let page = store.read(&kept, ShardId(0), After::First, 10).await;
+        assert_eq!(page.unwrap().changes.len(), 10);
+        session.run("insert into orders values (10001)").await;
+    });
+}
+
+/// A writer may limit its own statements to some rows. What a trigger notes of them is not limited: a
+/// row that moves to another key is two changes.
+#[test]
+fn a_writer_that_limits_its_statements_limits_nothing_of_ours() {
+    run(async {
+        let backend = SqlServerBackend::fresh().await;
+        let store = SqlServerStore::connect(&backend.url()).await.unwrap();
+        store.migrate().await.unwrap();
+        let session = (&backend as &dyn Backend).session().await;
+        session
+            .run("create table orders (id integer primary key)")
+            .await;
+        let new = captured("orders", TableName::unqualified("orders"), None, 1);
+        store.create_feed(&new).await.unwrap();
+        session.run("set rowcount 1").await;
+        session.run("insert into orders values (1)").await;
+        session.run("update orders set id = 7").await;
+        session.run("set rowcount 0").await;
+        let changes = "select count(*) from changefeed.change";
+        assert_eq!(session.number(changes).await, 3);
+    });
 }

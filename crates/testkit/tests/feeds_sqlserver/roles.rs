@@ -176,7 +176,27 @@ fn an_admin_does_the_programs_work_within_the_schema() {
         each(&session, true, &WORKS).await;
         // The application's own tables are not ours to give.
         each(&session, false, &["select * from dbo.private"]).await;
+        // Nor may it have our procedures read them, which their owner may.
+        let spying = "alter procedure changefeed.sweep as select * from dbo.private";
+        each(&session, false, &[spying]).await;
         drop(session);
+        scene.end().await;
+    });
+}
+
+#[test]
+fn uninstalling_removes_roles_that_have_members() {
+    run(async {
+        let scene = scene(Some("changefeed_reader")).await;
+        let login = &scene.login;
+        let also = format!("alter role changefeed_admin add member {login}");
+        scene.admin.run(&also).await;
+        scene.store.uninstall().await.unwrap();
+        let roles = "select count(*) from sys.database_principals where name like 'changefeed[_]%er' \
+                     or name = 'changefeed_admin'";
+        assert_eq!(scene.admin.number(roles).await, 0);
+        scene.store.migrate().await.unwrap();
+        assert_eq!(scene.admin.number(roles).await, 3);
         scene.end().await;
     });
 }
