@@ -152,7 +152,7 @@ pub(crate) fn check_length(table: &Table, key: &[KeyColumn]) -> Result<()> {
         "the primary key of {} may take {bytes} bytes, and keys of watched tables {LONGEST_KEY}",
         table.name
     ))
-    .advise("declare the columns of the key as long as their values are, or watch a table with another key"))
+    .advise("let the columns of the key be no longer than their values, or watch a table with another key"))
 }
 
 /// Joins what is made of each key column, which are counted from 1.

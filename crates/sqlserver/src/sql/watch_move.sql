@@ -4,8 +4,9 @@ declare @moved int = {chunk}, @keys int, @since bigint, @until bigint, @floor bi
 declare @scanned table ({k_types}, place bigint not null, operation smallint not null,
                         [columns] varchar(max) null);
 declare @net table ({k_types}, first smallint not null, last smallint not null,
-                    newest bigint not null, [columns] varchar(max) null, number int not null,
-                    primary key ({k}));
+                    newest bigint not null, [columns] varchar(max) null, number int not null
+                    , primary key ({k}) --@sqlserver
+                    );
 while @moved >= {chunk}
 begin
     delete from @scanned;
