@@ -99,7 +99,7 @@ impl fmt::Display for Backend {
             Backend::Sqlite { path } => write!(f, "sqlite:{path}"),
             Backend::Postgres { url } => f.write_str(&changefeed_postgres::place(url)),
             Backend::SqlServer { url } => match Target::parse(url) {
-                Ok(target) => write!(f, "sqlserver://{}", target.address()),
+                Ok(target) => f.write_str(&target.place()),
                 Err(_) => f.write_str("sqlserver"),
             },
         }
@@ -146,7 +146,7 @@ mod tests {
             ),
             ("postgres:///shop", "postgres"),
             ("postgres://me:SEK/RET@db/shop", "postgres://db:5432/shop"),
-            ("sqlserver://sa:SEKRET@db/shop", "sqlserver://db:1433"),
+            ("sqlserver://sa:SEKRET@db/shop", "sqlserver://db:1433/shop"),
             (
                 "Server=db,1500;Database=d;User Id=u;Password=SEKRET",
                 "sqlserver://db:1500",

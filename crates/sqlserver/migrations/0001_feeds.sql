@@ -178,7 +178,7 @@ begin
     declare @pending table (change_id bigint not null primary key, number bigint not null);
     set @change_count = 0;
     set @lag_milliseconds = 0;
-    select @versioned = d.is_read_committed_snapshot_on from sys.databases d where d.database_id = db_id(); --@sqlserver
+    select @versioned = d.is_read_committed_snapshot_on from sys.databases d where d.name = db_name(); --@sqlserver
     if @versioned = 0 set @bound = next value for changefeed.change_id;
 
     begin transaction;

@@ -41,6 +41,9 @@ create table changefeed.watched_table (
     -- Whether the server's own change tracking notes the changes, and how far they were moved.
     native          bit not null,
     tracked_version bigint null,
+    -- The server's own table that it notes them in. It is another one after change tracking of the table
+    -- was switched off and on again, which its versions alone do not always tell.
+    tracked_in      int null,
     -- The primary key that our tables were made for: a JSON array of names, numbers and types.
     [key]           nvarchar(max) not null,
     -- Whether the columns that were changed are noted, because some function wants to know them.

@@ -120,7 +120,8 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
             format!("set {variable} = {};", json::from_text(column, &text))
         })
         .collect();
-    // Row values cannot be compared here.
+    // Row values cannot be compared here. Whoever uses this says `option (recompile)`: only a plan for
+    // these very values knows that there is a last row, and begins at it instead of at the beginning.
     let names: Vec<String> = columns
         .iter()
         .map(|c| format!("{alias}.{}", quote::identifier(&c.name)))
@@ -134,10 +135,15 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
             format!("({})", parts.join(" and "))
         })
         .collect();
+    // What the index is entered by.
+    let enter = match turns.len() {
+        0 | 1 => String::new(),
+        _ => format!("{} >= {} and ", names[0], variables[0]),
+    };
     Resume {
         declare: declare.join("\n"),
         position: position.join("\n"),
-        condition: format!("(@last is null or {})", turns.join(" or ")),
+        condition: format!("(@last is null or {enter}({}))", turns.join(" or ")),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::connection::Connection;
 use crate::error::{db, is_undefined};
 use crate::events::Span;
 use crate::platform::Platform;
-use crate::tracking::{Tracked, Way, leases_name, trigger_state};
+use crate::tracking::{Tracked, Way, leases_name, tracked_in, trigger_state};
 use crate::watches::deleted_state;
 use crate::{SqlServerStore, quote};
 
@@ -161,7 +161,7 @@ impl Backlog {
             .one(
                 "select convert(bit, case when d.is_read_committed_snapshot_on = 0 \
                    and d.snapshot_isolation_state = 1 then 1 else 0 end) \
-                 from sys.databases d where d.database_id = db_id()",
+                 from sys.databases d where d.name = db_name()",
                 &[],
             )
             .await?
@@ -213,11 +213,10 @@ impl Backlog {
 
     /// Leases the next batch and reads its rows.
     pub(crate) async fn take(&self, connection: &mut Connection, take: Take<'_>) -> Result<Taken> {
-        let seen = self.seen();
-        if seen.kept.is_none_or(|at| at.elapsed() >= UPKEEP) {
+        if self.seen().kept.is_none_or(|at| at.elapsed() >= UPKEEP) {
             self.keep_up(connection).await?;
         }
-        if !seen.busy {
+        if !self.seen().busy {
             let rows = send(connection, &self.look_sql(take.owner)).await?;
             let says = |at: usize| rows.first().and_then(|row| row.get(at)) == Some(true);
             if !says(0) && !says(1) {
@@ -255,6 +254,13 @@ impl Backlog {
         let rows = send(connection, &self.signature_sql()).await?;
         if rows.first().and_then(|row| row.get::<&str, _>(0)) != Some(&self.signature) {
             return Err(altered());
+        }
+        if self.tracked.way == Way::Native {
+            let rows = send(connection, &self.still_tracked_sql()).await?;
+            if rows.first().and_then(|row| row.get(0)) == Some(false) {
+                // Whoever moves changes finds out, and answers it.
+                self.learn(|known| known.busy = true);
+            }
         }
         if self.tracked.way == Way::Trigger
             && !self.seen().complained
@@ -319,11 +325,12 @@ impl Backlog {
     pub(crate) fn look_sql(&self, owner: &str) -> String {
         let changes = match self.tracked.way {
             Way::Trigger => format!(
-                "exists (select 1 from changefeed.{} l with (readpast))",
+                "exists (select 1 from changefeed.{} l with (readcommittedlock, readpast))",
                 self.tracked.log()
             ),
             Way::Native => format!(
-                "exists (select 1 from changefeed.watched_table t where t.table_id = {} \
+                "exists (select 1 from changefeed.watched_table t with (readuncommitted) \
+                 where t.table_id = {} \
                  and t.tracked_version <> isnull(change_tracking_current_version(), -1))",
                 self.table_id()
             ),
@@ -349,8 +356,23 @@ impl Backlog {
         )
     }
 
-    fn lease_sql(&self, take: &Take<'_>) -> String {
+    /// The update that makes due rows ours, of those that were tried before (`>`) or not (`=`).
+    fn claim_sql(&self, take: &Take<'_>, tried: &str) -> String {
         let lease = Span::of(take.settings.lease);
+        let claim = fill(
+            include_str!("sql/watch_claim.sql"),
+            &[
+                ("leases", &self.leases),
+                ("owner", &quote::literal(take.owner)),
+                ("tried", tried),
+                ("milliseconds", &lease.milliseconds.to_string()),
+                ("seconds", &lease.seconds.to_string()),
+            ],
+        );
+        claim.trim_end().to_owned()
+    }
+
+    fn lease_sql(&self, take: &Take<'_>) -> String {
         fill(
             include_str!("sql/watch_lease.sql"),
             &[
@@ -364,8 +386,8 @@ impl Backlog {
                 ("batch", &take.settings.batch.to_string()),
                 ("owner", &quote::literal(take.owner)),
                 ("groups", &groups(take.settings)),
-                ("milliseconds", &lease.milliseconds.to_string()),
-                ("seconds", &lease.seconds.to_string()),
+                ("claim_new", &self.claim_sql(take, "=")),
+                ("claim_tried", &self.claim_sql(take, ">")),
             ],
         )
     }
@@ -453,6 +475,16 @@ impl Backlog {
                 ("leases", &self.leases),
                 ("table_id", &self.table_id()),
                 ("function_id", &quote::literal(&self.function_id)),
+            ],
+        )
+    }
+
+    pub(crate) fn still_tracked_sql(&self) -> String {
+        fill(
+            include_str!("sql/watch_still_tracked.sql"),
+            &[
+                ("table_id", &self.table_id()),
+                ("tracked_in", &tracked_in(self.tracked.id())),
             ],
         )
     }

@@ -26,6 +26,36 @@ pub struct Target {
     config: Config,
     host: String,
     port: u16,
+    /// Known where a URL names it.
+    database: Option<String>,
+    /// Instead of a user and a password.
+    token: Option<Token>,
+}
+
+/// Where an access token is. It is read for each connection: tokens live for an hour, and whoever
+/// renews them does so meanwhile.
+#[derive(Debug, Clone)]
+enum Token {
+    Variable,
+    File(String),
+}
+
+impl Token {
+    fn read(&self) -> Result<String> {
+        let (token, place) = match self {
+            Token::Variable => (std::env::var(TOKEN).map_err(std::io::Error::other), TOKEN),
+            Token::File(path) => (std::fs::read_to_string(path), path.as_str()),
+        };
+        let token = token.map_err(|e| {
+            Error::new(
+                Kind::Unavailable,
+                format!("there is no access token in {place}"),
+            )
+            .advise("put a token for https://database.windows.net there, and renew it in time")
+            .caused_by(e)
+        })?;
+        Ok(token.trim().to_owned())
+    }
 }
 
 impl Target {
@@ -39,9 +69,13 @@ impl Target {
         Ok(target.finished())
     }
 
-    /// The host and the port.
-    pub fn address(&self) -> String {
-        format!("{}:{}", self.host, self.port)
+    /// Where it leads, for people: host, port and database, and nothing of user or password.
+    pub fn place(&self) -> String {
+        let (host, port) = (&self.host, self.port);
+        match &self.database {
+            Some(database) => format!("sqlserver://{host}:{port}/{database}"),
+            None => format!("sqlserver://{host}:{port}"),
+        }
     }
 
     /// Whether this looks like an ADO connection string.
@@ -66,6 +100,9 @@ impl Target {
     /// Connects. Azure may send us on to another address, once.
     pub async fn connect(&self) -> Result<Client<Compat<TcpStream>>> {
         let mut config = self.config.clone();
+        if let Some(token) = &self.token {
+            config.authentication(AuthMethod::aad_token(token.read()?));
+        }
         let (mut host, mut port) = (self.host.clone(), self.port);
         for _ in 0..2 {
             let tcp = tokio::time::timeout(CONNECT_TIMEOUT, dial(&host, port))
@@ -123,7 +160,13 @@ fn from_ado(text: &str) -> Result<Target> {
         .rsplit_once(':')
         .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)))
         .ok_or_else(|| Error::invalid("the connection string names no server").advise(FORM))?;
-    Ok(Target { config, host, port })
+    Ok(Target {
+        config,
+        host,
+        port,
+        database: None,
+        token: None,
+    })
 }
 
 fn from_url(text: &str) -> Result<Target> {
@@ -145,33 +188,90 @@ fn from_url(text: &str) -> Result<Target> {
     config.port(port);
     config.encryption(EncryptionLevel::Required);
     let database = decoded(url.path().trim_start_matches('/'))?;
-    if !database.is_empty() {
+    let database = (!database.is_empty()).then(|| database.into_owned());
+    if let Some(database) = &database {
         config.database(database);
     }
     let user = decoded(url.username())?;
-    config.authentication(match std::env::var(TOKEN) {
-        _ if !user.is_empty() => {
-            AuthMethod::sql_server(user, decoded(url.password().unwrap_or_default())?)
-        }
-        Ok(token) if !token.is_empty() => AuthMethod::aad_token(token),
-        _ => {
-            return Err(Error::invalid("the URL names no user")
-                .advise(format!("{FORM}, or put an access token into {TOKEN}")));
-        }
-    });
+    let mut trust = Trust::default();
+    let mut file = None;
     for (key, value) in url.query_pairs() {
-        option(&mut config, &key, &value)?;
+        match plain(&key).as_str() {
+            "accesstokenfile" => file = Some(value.into_owned()),
+            _ => option(&mut config, &mut trust, &key, &value)?,
+        }
     }
-    Ok(Target { config, host, port })
+    trust.tell(&mut config)?;
+    let token = match (user.is_empty(), file) {
+        (false, Some(_)) => {
+            return Err(
+                Error::invalid("the URL names a user and a file with an access token")
+                    .advise("leave one of them out"),
+            );
+        }
+        (false, None) => None,
+        (true, Some(path)) => Some(Token::File(path)),
+        (true, None) if std::env::var(TOKEN).is_ok_and(|token| !token.is_empty()) => {
+            Some(Token::Variable)
+        }
+        (true, None) => {
+            return Err(Error::invalid("the URL names no user").advise(format!(
+                "{FORM}, or put an access token into {TOKEN} or into a file that \
+                 access_token_file=… names"
+            )));
+        }
+    };
+    if token.is_none() {
+        let password = decoded(url.password().unwrap_or_default())?;
+        config.authentication(AuthMethod::sql_server(user, password));
+    }
+    Ok(Target {
+        config,
+        host,
+        port,
+        database,
+        token,
+    })
 }
 
-fn option(config: &mut Config, key: &str, value: &str) -> Result<()> {
-    let plain: String = key
-        .chars()
+/// Whom the server's certificate may be from.
+#[derive(Default)]
+struct Trust {
+    anybody: bool,
+    authority: Option<String>,
+}
+
+impl Trust {
+    fn tell(self, config: &mut Config) -> Result<()> {
+        match (self.anybody, self.authority) {
+            (true, Some(_)) => Err(Error::invalid(
+                "trust_server_certificate=true takes any certificate, and \
+                 trust_server_certificate_ca only those of one authority",
+            )
+            .advise("leave one of them out; the second is the safe one")),
+            (true, None) => {
+                config.trust_cert();
+                Ok(())
+            }
+            (false, Some(authority)) => {
+                config.trust_cert_ca(authority);
+                Ok(())
+            }
+            (false, None) => Ok(()),
+        }
+    }
+}
+
+/// The name of an option, however it is written.
+fn plain(key: &str) -> String {
+    key.chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .map(|c| c.to_ascii_lowercase())
-        .collect();
-    match plain.as_str() {
+        .collect()
+}
+
+fn option(config: &mut Config, trust: &mut Trust, key: &str, value: &str) -> Result<()> {
+    match plain(key).as_str() {
         "encrypt" => config.encryption(match value.to_ascii_lowercase().as_str() {
             "true" | "yes" | "1" | "mandatory" | "required" => EncryptionLevel::Required,
             "strict" => EncryptionLevel::Strict,
@@ -185,15 +285,15 @@ fn option(config: &mut Config, key: &str, value: &str) -> Result<()> {
             }
         }),
         "trustservercertificate" => match value.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "1" => config.trust_cert(),
-            "false" | "no" | "0" => {}
+            "true" | "yes" | "1" => trust.anybody = true,
+            "false" | "no" | "0" => trust.anybody = false,
             _ => {
                 return Err(Error::invalid(format!(
                     "trust_server_certificate={value} is not known: use true or false"
                 )));
             }
         },
-        "trustservercertificateca" => config.trust_cert_ca(value),
+        "trustservercertificateca" => trust.authority = Some(value.to_owned()),
         "hostnameincertificate" => config.hostname_in_certificate(value),
         "applicationintent" => config.readonly(value.eq_ignore_ascii_case("readonly")),
         "multisubnetfailover" => config.multi_subnet_failover(value.eq_ignore_ascii_case("true")),
@@ -201,7 +301,8 @@ fn option(config: &mut Config, key: &str, value: &str) -> Result<()> {
             return Err(
                 Error::invalid(format!("the URL has an option '{key}' that is not known")).advise(
                     "there are encrypt, trust_server_certificate, trust_server_certificate_ca, \
-                     host_name_in_certificate, application_intent and multi_subnet_failover",
+                     host_name_in_certificate, access_token_file, application_intent and \
+                     multi_subnet_failover",
                 ),
             );
         }
@@ -246,11 +347,41 @@ mod tests {
             ("sqlserver://u:secret@h/d?speed=high", "speed"),
             ("sqlserver://h/d", "user"),
             ("sqlserver://u:secret@h:99999/d", "URL"),
+            (
+                "sqlserver://u:secret@h/d?trust_server_certificate=true&trust_server_certificate_ca=/x",
+                "authority",
+            ),
+            (
+                "sqlserver://u:secret@h/d?TrustServerCertificateCA=/x&TrustServerCertificate=yes",
+                "authority",
+            ),
+            ("sqlserver://u:secret@h/d?access_token_file=/x", "token"),
         ] {
             let error = Target::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");
             let told = format!("{error} {}", error.advice().unwrap_or_default());
             assert!(told.contains(word) && !told.contains("secret"), "{told}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_access_token_is_read_for_each_connection() {
+        let file = std::env::temp_dir().join(format!("changefeed-token-{}", std::process::id()));
+        let url = format!(
+            "sqlserver://127.0.0.1:1/d?access_token_file={}",
+            file.display()
+        );
+        let target = Target::parse(&url).unwrap();
+        let error = target.connect().await.unwrap_err();
+        assert!(error.to_string().contains("no access token"), "{error}");
+        for token in ["one", "two\n"] {
+            std::fs::write(&file, token).unwrap();
+            let read = target.token.as_ref().unwrap().read().unwrap();
+            assert_eq!(read, token.trim());
+            // It goes on to the server, which is not there.
+            let error = target.connect().await.unwrap_err();
+            assert!(error.to_string().contains("cannot be reached"), "{error}");
+        }
+        std::fs::remove_file(&file).unwrap();
     }
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
 use deadpool::managed::{self, Metrics, Object, RecycleError, RecycleResult};
+use socket2::{SockRef, TcpKeepalive};
 use tiberius::{Client, QueryStream, Row, ToSql};
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
@@ -18,13 +19,17 @@ use crate::platform::{Platform, batches};
 const POOL_SIZE: usize = 10;
 /// A connection that nobody has used for so long is asked whether it is alive.
 const TRUSTED_FOR: Duration = Duration::from_secs(15);
+/// How long the other side may be silent before it is asked whether it is there, and how long what was
+/// sent to it may go unconfirmed.
+const SILENCE: Duration = Duration::from_secs(30);
 
 /// What every session of ours is set to, whatever the login's or the server's defaults are:
-/// filtered indexes need the ANSI settings, and an error of ours must undo its transaction.
+/// filtered indexes need the ANSI settings, and an error of ours must undo its transaction. Of two in
+/// a deadlock it is we who try again, not the application.
 const SESSION: &str = "set nocount on; set xact_abort on; set implicit_transactions off; \
      set ansi_nulls on; set ansi_padding on; set ansi_warnings on; set arithabort on; \
      set concat_null_yields_null on; set quoted_identifier on; set numeric_roundabort off; \
-     set dateformat ymd; set datefirst 7; set lock_timeout 30000; \
+     set dateformat ymd; set datefirst 7; set lock_timeout 30000; set deadlock_priority low; \
      set transaction isolation level read committed; \
      select case when @@version like '%Babelfish%' then 1 else 0 end";
 
@@ -316,9 +321,38 @@ impl SqlServerStore {
     }
 }
 
-/// A stream that the driver can use.
+/// A stream that the driver can use. No answer is waited for with a time limit, so the sockets notice
+/// that the other side is gone: when nothing is on the way, by asking; when something is, by its not
+/// being confirmed.
 pub(crate) async fn dial(host: &str, port: u16) -> std::io::Result<Compat<TcpStream>> {
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;
+    let socket = SockRef::from(&tcp);
+    let asking = TcpKeepalive::new()
+        .with_time(SILENCE)
+        .with_interval(Duration::from_secs(5))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&asking)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(SILENCE))?;
     Ok(tcp.compat_write())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn sockets_notice_that_the_other_side_is_gone() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stream = dial("127.0.0.1", port).await.unwrap();
+        let socket = SockRef::from(stream.get_ref());
+        assert!(socket.keepalive().unwrap());
+        #[cfg(target_os = "linux")]
+        {
+            assert_eq!(socket.tcp_user_timeout().unwrap(), Some(SILENCE));
+            assert_eq!(socket.tcp_keepalive_time().unwrap(), SILENCE);
+        }
+    }
 }

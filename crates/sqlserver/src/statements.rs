@@ -89,7 +89,7 @@ pub fn statements() -> Vec<(String, String)> {
 }
 
 /// Tables with names and types that have broken somebody's generator.
-fn nasty_tables() -> Vec<Table> {
+pub(crate) fn nasty_tables() -> Vec<Table> {
     let names = [
         TableName::qualified("dbo", "order"),
         TableName::qualified("dbo", "weird]name"),
@@ -215,5 +215,41 @@ mod tests {
                     .any(|file| *file == name);
             assert!(known, "{name}");
         }
+    }
+
+    /// Only a plan for the very values begins at the last key, instead of looking for it.
+    #[test]
+    fn what_goes_on_after_a_key_begins_at_it() {
+        let (mut plain, mut composite) = (0, 0);
+        for (name, sql) in statements() {
+            let Some(at) = sql.find("(@last is null or ") else {
+                continue;
+            };
+            let after = &sql[at..];
+            let end = after.find(";\nset @seen").unwrap();
+            assert!(after[..end].ends_with("\noption (recompile)"), "{name}");
+            if after[..end].contains("@key1") {
+                composite += 1;
+                assert!(after[..end].contains(" >= @key0 and (("), "{name}");
+            } else {
+                plain += 1;
+            }
+        }
+        assert!(plain > 0 && composite > 0);
+    }
+
+    /// Azure SQL Database has other numbers for databases than `db_id()` there.
+    #[test]
+    fn the_database_is_asked_for_by_its_name() {
+        let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
+        let files = std::fs::read_dir(migrations).unwrap();
+        let scripts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+        let texts = statements().into_iter().map(|(_, sql)| sql).chain(scripts);
+        let mut asked = 0;
+        for sql in texts {
+            asked += sql.matches("sys.databases d").count();
+            assert!(!sql.contains("d.database_id"), "{sql}");
+        }
+        assert!(asked > 0);
     }
 }

@@ -83,7 +83,9 @@ impl Tracked {
             capture::check_owner(&table)?;
         }
         check_rights(connection, &table, way).await?;
-        Ok((Tracked::of(connection, table, way).await?, stored))
+        let tracked = Tracked::of(connection, table, way).await?;
+        watch_key::check_length(&tracked.table, &tracked.key)?;
+        Ok((tracked, stored))
     }
 
     /// The table behind a number of ours, and what is remembered of it.
@@ -264,6 +266,14 @@ pub(crate) async fn exists(connection: &mut Connection, name: &str) -> Result<bo
     Ok(row.get::<bool, _>(0) == Some(true))
 }
 
+/// The server's own table that it notes the changes of a table in, as SQL.
+pub(crate) fn tracked_in(table_id: i32) -> String {
+    format!(
+        "(select max(i.object_id) from sys.internal_tables i \
+          where i.parent_id = {table_id} and i.internal_type_desc = N'CHANGE_TRACKING')"
+    )
+}
+
 /// The backlog of a function on a table.
 pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
     format!("leases_{function_id}_{table_id}")
@@ -278,7 +288,7 @@ async fn native(connection: &mut Connection, table: &Table) -> Result<Way> {
                where t.object_id = @P1) then 1 else 0 end), \
              convert(bit, case when d.snapshot_isolation_state = 1 then 1 else 0 end), \
              convert(nvarchar(128), d.name) \
-             from sys.databases d where d.database_id = db_id()",
+             from sys.databases d where d.name = db_name()",
             &[&table.id],
         )
         .await?;

@@ -23,10 +23,11 @@ const LAST_TIME: u64 = 253_402_300_799_999;
 
 /// Verifies and commits in one round trip, so that nobody can be lost in between while the
 /// shard's rows are locked. An error of the first ends the batch.
-const COMMIT: &str = "exec changefeed.commit_ulid_transaction; commit transaction";
+const COMMIT: &str = "exec changefeed.commit_ulid_transaction; commit transaction; \
+     set deadlock_priority low";
 /// Leaves the session as it was before.
-const FREE: &str =
-    "set transaction isolation level read committed; exec changefeed.rollback_ulid_transaction";
+const FREE: &str = "set transaction isolation level read committed; set deadlock_priority low; \
+     exec changefeed.rollback_ulid_transaction";
 const ROLLBACK: &str = "if @@trancount > 0 rollback transaction";
 
 /// What a ULID transaction sees of others.
@@ -313,8 +314,9 @@ async fn begin(
             "set transaction isolation level snapshot; "
         }
     };
+    // What is written here is the application's own, and no less than what others write.
     let sql = format!(
-        "{level}declare @time_hint datetime2(3) = {hint}; begin transaction; \
+        "{level}set deadlock_priority normal; declare @time_hint datetime2(3) = {hint}; begin transaction; \
          exec changefeed.ulid_begin '{feed}', {shard}, {timeout}, @time_hint, {wait}"
     );
     let results = connection.simple(&sql).await?;

@@ -87,7 +87,7 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
             if says(6) && connection.platform() == Platform::SqlServer {
                 findings.problem(
                     format!(
-                        "the schemas of {table} and changefeed have different owners: writers need \
+                        "{table} and the schema changefeed have different owners: writers need \
                          rights on changefeed.changes_{table_id}, or their writes fail"
                     ),
                     "alter authorization on schema::changefeed to the owner of the table",

@@ -38,12 +38,17 @@ const KEY_TYPES: [&str; 27] = [
     "varchar",
 ];
 
+/// How many bytes a clustered index takes, which is what our tables have.
+const LONGEST_KEY: i32 = 900;
+
 /// A column of a watched table's primary key.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct KeyColumn {
     pub(crate) column: Column,
     /// Where it is not that of the database.
     collation: Option<String>,
+    /// How many bytes it takes at most.
+    bytes: i32,
 }
 
 impl KeyColumn {
@@ -80,20 +85,20 @@ pub(crate) struct StoredKey {
 
 /// The primary key of a table, if it is one that can be noted.
 pub(crate) async fn load(connection: &mut Connection, table: &Table) -> Result<Vec<KeyColumn>> {
-    let collations = connection
-        .query(include_str!("sql/watch_collations.sql"), &[&table.id])
+    let columns = connection
+        .query(include_str!("sql/watch_key_columns.sql"), &[&table.id])
         .await?;
-    let collation = |place: i32| {
-        let mut rows = collations.iter();
-        let row = rows.find(|row| row.get::<i32, _>(0) == Some(place))?;
-        row.get::<&str, _>(1).map(str::to_owned)
+    let known = |place: i32| {
+        let mut rows = columns.iter();
+        rows.find(|row| row.get::<i32, _>(0) == Some(place))
     };
     Ok(table
         .key
         .iter()
         .map(|column| KeyColumn {
             column: column.clone(),
-            collation: collation(column.place),
+            collation: known(column.place).and_then(|row| row.get::<&str, _>(1).map(str::to_owned)),
+            bytes: known(column.place).and_then(|row| row.get(2)).unwrap_or(0),
         })
         .collect())
 }
@@ -107,6 +112,7 @@ pub(crate) fn plain(table: &Table) -> Vec<KeyColumn> {
             .base_type
             .ends_with("char")
             .then(|| "Latin1_General_BIN2".to_owned()),
+        bytes: 0,
     })
     .collect()
 }
@@ -134,6 +140,19 @@ pub(crate) fn check(table: &Table) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Refuses a key whose values may be longer than those of an index of ours can be.
+pub(crate) fn check_length(table: &Table, key: &[KeyColumn]) -> Result<()> {
+    let bytes: i32 = key.iter().map(|column| column.bytes.max(0)).sum();
+    if bytes <= LONGEST_KEY {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "the primary key of {} may take {bytes} bytes, and keys of watched tables {LONGEST_KEY}",
+        table.name
+    ))
+    .advise("let the columns of the key be no longer than their values, or watch a table with another key"))
 }
 
 /// Joins what is made of each key column, which are counted from 1.

@@ -8,7 +8,7 @@ use crate::backlog::{Backlog, lock, send};
 use crate::connection::Connection;
 use crate::quote;
 use crate::tracking::{
-    Stored, Tracked, Way, dropped, exists, leases_name, remove_trigger, trigger_state,
+    Stored, Tracked, Way, dropped, exists, leases_name, remove_trigger, tracked_in, trigger_state,
 };
 
 /// One who makes or removes something of a table at a time; workers do not need this.
@@ -118,10 +118,12 @@ pub(crate) async fn ensure_table(
             connection.batch(&tracked.log_sql()).await?;
         }
         let state = trigger_state(connection, id).await?;
-        if state.is_none() || !has_log {
-            missed = missed.or(Some("the trigger that notes changes was missing"));
+        if state != Some(true) || !has_log {
+            missed = missed.or(Some(
+                "the trigger that notes changes was missing or disabled",
+            ));
         }
-        if state.is_none() || altered || stored.columns != tracked.columns {
+        if state != Some(true) || altered || stored.columns != tracked.columns {
             tracked.put_trigger(connection).await?;
         }
     }
@@ -148,16 +150,20 @@ pub(crate) async fn ensure_table(
 /// Remembers a table that nobody has watched before.
 pub(crate) fn new_table_sql(tracked: &Tracked, key: &str) -> String {
     // Everything that is committed later has a later version.
-    let (native, now) = match tracked.way {
-        Way::Native => (1, "change_tracking_current_version()"),
-        Way::Trigger => (0, "null"),
+    let (native, now, noted) = match tracked.way {
+        Way::Native => (
+            1,
+            "change_tracking_current_version()",
+            tracked_in(tracked.id()),
+        ),
+        Way::Trigger => (0, "null", "null".to_owned()),
     };
     format!(
         "insert into changefeed.watched_table \
-           (table_id, last_version, native, tracked_version, [key], [columns]) \
+           (table_id, last_version, native, tracked_version, tracked_in, [key], [columns]) \
          select {}, datediff_big(millisecond, convert(datetime2(3), '19700101', 112), \
                                  sysutcdatetime()) * 1048576 + abs(checksum(newid())) % 1048576, \
-           {native}, {now}, {}, {}",
+           {native}, {now}, {noted}, {}, {}",
         tracked.id(),
         quote::literal(key),
         i32::from(tracked.columns)
@@ -169,7 +175,8 @@ pub(crate) fn altered_table_sql(tracked: &Tracked, key: &str) -> String {
     let native = i32::from(tracked.way == Way::Native);
     format!(
         "update changefeed.watched_table set generation = generation + 1, native = {native}, \
-           tracked_version = case when {native} = 1 then tracked_version end, [key] = {}, \
+           tracked_version = case when {native} = 1 then tracked_version end, \
+           tracked_in = case when {native} = 1 then tracked_in end, [key] = {}, \
            [columns] = {} where table_id = {}",
         quote::literal(key),
         i32::from(tracked.columns),
@@ -406,7 +413,8 @@ pub(crate) fn new_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> R
     ))
 }
 
-/// What happened until now is for the functions that are there, and not for one that comes now.
+/// What happened until now is for the functions that are there, and not for one that comes now. After an
+/// error the connection may be at another isolation level: who calls this closes it.
 pub(crate) async fn drain(
     connection: &mut Connection,
     tracked: &Tracked,
@@ -434,13 +442,14 @@ pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
     match tracked.way {
         Way::Trigger => format!(
             "if object_id(N'changefeed.{0}') is not null \
-               delete from changefeed.{0} with (readpast, rowlock)",
+               delete from changefeed.{0} with (readcommittedlock, readpast, rowlock)",
             tracked.log()
         ),
         Way::Native => format!(
-            "update changefeed.watched_table set tracked_version = change_tracking_current_version() \
-             where table_id = {}",
-            tracked.id()
+            "update changefeed.watched_table set tracked_version = change_tracking_current_version(), \
+               tracked_in = {1} where table_id = {0}",
+            tracked.id(),
+            tracked_in(tracked.id())
         ),
     }
 }

@@ -13,14 +13,14 @@ use crate::{watch_key, watch_registry, watches};
 
 /// Statements that are files.
 pub(crate) const FILES: [(&str, &str); 5] = [
-    (
-        "watch_collations.sql",
-        include_str!("sql/watch_collations.sql"),
-    ),
     ("watch_findings.sql", include_str!("sql/watch_findings.sql")),
     (
         "watch_global_state.sql",
         include_str!("sql/watch_global_state.sql"),
+    ),
+    (
+        "watch_key_columns.sql",
+        include_str!("sql/watch_key_columns.sql"),
     ),
     ("watch_tracked.sql", include_str!("sql/watch_tracked.sql")),
     ("watches.sql", include_str!("sql/watches.sql")),
@@ -28,9 +28,10 @@ pub(crate) const FILES: [(&str, &str); 5] = [
 
 /// Files with blanks, and parts of others.
 #[cfg(test)]
-pub(crate) const TEMPLATES: [&str; 26] = [
+pub(crate) const TEMPLATES: [&str; 28] = [
     "watch_changes_noted.sql",
     "watch_changes_tracked.sql",
+    "watch_claim.sql",
     "watch_count.sql",
     "watch_done.sql",
     "watch_draw.sql",
@@ -51,6 +52,7 @@ pub(crate) const TEMPLATES: [&str; 26] = [
     "watch_settle.sql",
     "watch_signature.sql",
     "watch_status.sql",
+    "watch_still_tracked.sql",
     "watch_take.sql",
     "watch_trigger.sql",
     "watch_upkeep.sql",
@@ -58,7 +60,7 @@ pub(crate) const TEMPLATES: [&str; 26] = [
 ];
 
 /// What is not the same where the server notes the changes, and what that is about.
-const DIFFERENT: [&str; 8] = [
+const DIFFERENT: [&str; 9] = [
     "leases",
     "look",
     "take",
@@ -67,6 +69,7 @@ const DIFFERENT: [&str; 8] = [
     "new table",
     "altered table",
     "forgotten changes",
+    "still tracked",
 ];
 
 /// All statements, each with a name, for watches on these tables, in both ways.
@@ -139,6 +142,7 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         ("rows", backlog.rows_sql(&batch, Platform::SqlServer)),
         ("upkeep", backlog.upkeep_sql()),
         ("signature", backlog.signature_sql()),
+        ("still tracked", backlog.still_tracked_sql()),
         ("load", watches::load_sql(&tracked, &function)),
         ("count", backlog.count_sql()),
         ("view", watch_registry::view_sql(&function)),
@@ -169,4 +173,78 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         .filter(|(what, _)| way == Way::Trigger || DIFFERENT.contains(what))
         .map(|(what, sql)| (format!("watch {what} of {name} ({way:?})"), sql))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::statements::nasty_tables;
+
+    fn statements_named(part: &str) -> Vec<String> {
+        let all = statements(nasty_tables());
+        let found: Vec<String> = all
+            .into_iter()
+            .filter(|(name, _)| name.contains(part))
+            .map(|(_, sql)| sql)
+            .collect();
+        assert!(!found.is_empty(), "{part}");
+        found
+    }
+
+    /// A filtered index serves only whoever says what it is filtered by.
+    #[test]
+    fn whoever_leases_names_what_the_indexes_are_filtered_by() {
+        for sql in statements_named("watch take of") {
+            let lease = &sql[sql.find("@due table").unwrap()..];
+            for tried in ["= 0", "> 0"] {
+                let claims = format!(
+                    "where _changefeed_attempt_count {tried} and _changefeed_parked_time is null\n  \
+                     and exists (select 1 from @due d"
+                );
+                assert_eq!(lease.matches(&claims).count(), 1, "{lease}");
+            }
+            let filtered = lease.matches("_changefeed_parked_time is null").count();
+            let tried = lease
+                .matches("_changefeed_attempt_count = 0 and ")
+                .chain(lease.matches("_changefeed_attempt_count > 0 and "))
+                .count();
+            assert_eq!(filtered, tried, "{lease}");
+        }
+    }
+
+    /// Alone it is refused where READ_COMMITTED_SNAPSHOT is on.
+    #[test]
+    fn whoever_passes_locked_rows_by_reads_with_locks() {
+        let mut seen = 0;
+        for (name, sql) in statements(nasty_tables()) {
+            for (at, _) in sql.match_indices("readpast") {
+                seen += 1;
+                assert!(sql[..at].ends_with("readcommittedlock, "), "{name}: {sql}");
+            }
+        }
+        assert!(seen > 0);
+    }
+
+    /// Versions alone do not tell that change tracking was off for a while.
+    #[test]
+    fn another_life_of_change_tracking_is_noticed() {
+        let this = |sql: &str| {
+            assert!(
+                sql.contains("internal_type_desc = N'CHANGE_TRACKING'"),
+                "{sql}"
+            );
+        };
+        for part in [
+            "new table",
+            "forgotten changes",
+            "take",
+            "move",
+            "still tracked",
+        ] {
+            let all = statements_named(&format!("watch {part} of"));
+            let native = all.iter().filter(|sql| sql.contains("change_tracking"));
+            assert!(native.clone().count() > 0, "{part}");
+            native.for_each(|sql| this(sql));
+        }
+    }
 }

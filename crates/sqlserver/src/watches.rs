@@ -54,8 +54,14 @@ impl WatchStore for SqlServerStore {
             definition: spec.definition.clone(),
         };
         let begins = known.is_none() || !exists(&mut connection, &leases).await?;
-        if stored.is_some() && begins {
-            watch_registry::drain(&mut connection, &tracked, &watch).await?;
+        // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
+        let noted = stored.is_some_and(|stored| stored.way == tracked.way);
+        if noted
+            && begins
+            && let Err(error) = watch_registry::drain(&mut connection, &tracked, &watch).await
+        {
+            connection.close();
+            return Err(error);
         }
         let made = make(&mut connection, spec, &watch, &mut tracked, columns).await;
         if let Err(error) = made {
@@ -162,7 +168,10 @@ impl WatchStore for SqlServerStore {
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
         let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
         // What happened until now belongs to what is forgotten, but not for the other functions.
-        watch_registry::drain(&mut connection, &tracked, watch).await?;
+        if let Err(error) = watch_registry::drain(&mut connection, &tracked, watch).await {
+            connection.close();
+            return Err(error);
+        }
         watch_registry::begin(&mut connection, table_id).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
         if !exists(&mut connection, &leases).await? {

@@ -9,6 +9,7 @@
 
 use std::sync::Arc;
 
+use changefeed_core::Kind;
 use changefeed_core::RowOperation::{Insert, Update};
 use changefeed_testkit::backend::SqlServerBackend;
 use changefeed_testkit::watching::{Scene, quick, spec, take_all};
@@ -55,6 +56,55 @@ async fn what_is_wrong_with_a_watch_is_found_and_mended() {
     assert!(said.contains("was deleted"), "{said}");
     app.run("drop table orders").await;
     assert_eq!(found().await, "its table was dropped");
+}
+
+/// It would be the same as none.
+#[tokio::test]
+async fn a_trigger_that_was_disabled_is_made_again_and_the_table_read() {
+    let scene = scene().await;
+    let app = &scene.app;
+    let ours = format!("changefeed_watch_{}", scene.watch.table_id);
+    app.run(&format!("disable trigger {ours} on dbo.orders"))
+        .await;
+    app.run("insert into orders values (1, 'unseen')").await;
+    assert!(scene.all(100).await.is_empty());
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    assert_eq!(
+        scene.all(100).await,
+        [[(Update, json!({"id": 1, "note": "unseen"}))]]
+    );
+    app.run("insert into orders values (2, 'seen')").await;
+    assert_eq!(
+        scene.all(100).await,
+        [[(Insert, json!({"id": 2, "note": "seen"}))]]
+    );
+    // Once is enough.
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    assert!(scene.all(100).await.is_empty());
+}
+
+/// Where a key could not be noted, the application's write would fail.
+#[tokio::test]
+async fn a_key_that_our_tables_could_not_hold_is_refused_at_the_start() {
+    let scene = scene().await;
+    for (table, length) in [("fits", 448), ("long", 449)] {
+        scene
+            .app
+            .run(&format!(
+                "create table {table} (a int not null, b nvarchar({length}) not null, note text, \
+                 primary key (a, b))"
+            ))
+            .await;
+    }
+    scene.store.open_watch(&spec("a", "fits")).await.unwrap();
+    let error = scene
+        .store
+        .open_watch(&spec("b", "long"))
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Invalid);
+    assert!(error.to_string().contains("902 bytes"), "{error}");
+    scene.app.run("insert into long values (1, 'x', 'y')").await;
 }
 
 /// Neither how many rows it has written, nor the identity it was given. (Not @@identity: on Babelfish any

@@ -5,12 +5,14 @@ use changefeed_core::{Result, fill};
 
 use super::{Backlog, send};
 use crate::connection::Connection;
-use crate::tracking::{Way, leases_name};
+use crate::tracking::{Way, leases_name, tracked_in};
 use crate::watch_key::{names, numbered, numbered_types, same, same_numbered};
 
 /// Changes that are moved at a time: many enough to be cheap, few enough not to keep others from the
 /// table's lock for long.
 const CHUNK: &str = "10000";
+/// The same of change tracking, which reads and sorts all that it knows for every chunk.
+const TRACKED_CHUNK: &str = "200000";
 
 impl Backlog {
     /// Moves everything, within a transaction that holds the table's lock where the changes are noted
@@ -29,12 +31,13 @@ impl Backlog {
 
     pub(super) fn move_sql(&self) -> String {
         let key = &self.tracked.key;
-        let (read, claim, unclaimed, take) = match self.tracked.way {
-            Way::Trigger => (String::new(), "", "", self.noted_sql()),
+        let (chunk, read, claim, unclaimed, take) = match self.tracked.way {
+            Way::Trigger => (CHUNK, String::new(), "", "", self.noted_sql()),
             Way::Native => (
+                TRACKED_CHUNK,
                 self.tracked_sql(),
-                ", tracked_version = @until",
-                " and tracked_version = @since",
+                ", tracked_version = @until, tracked_in = isnull(@noted, tracked_in)",
+                " and tracked_version = @since and isnull(tracked_in, 0) = isnull(@known, 0)",
                 fill(
                     include_str!("../sql/watch_missed.sql"),
                     &[("table_id", &self.table_id())],
@@ -44,7 +47,7 @@ impl Backlog {
         fill(
             include_str!("../sql/watch_move.sql"),
             &[
-                ("chunk", CHUNK),
+                ("chunk", chunk),
                 ("k_types", &numbered_types(key)),
                 ("read_changes", &read),
                 ("claim", claim),
@@ -78,12 +81,13 @@ impl Backlog {
         fill(
             include_str!("../sql/watch_changes_tracked.sql"),
             &[
-                ("chunk", CHUNK),
+                ("chunk", TRACKED_CHUNK),
                 ("table", &self.tracked.table.sql),
                 ("table_id", &self.table_id()),
                 ("k", &numbered(key, "")),
                 ("c_keys", &names(key, "c.")),
                 ("tracked_columns", &self.tracked_columns()),
+                ("tracked_in", &tracked_in(self.tracked.id())),
             ],
         )
     }
@@ -138,7 +142,7 @@ impl Backlog {
     pub(crate) fn count_sql(&self) -> String {
         let key = &self.tracked.key;
         let changes = match self.tracked.way {
-            Way::Trigger => format!("changefeed.{} x with (readpast)", self.tracked.log()),
+            Way::Trigger => format!("changefeed.{} x with (readuncommitted)", self.tracked.log()),
             Way::Native => format!("changetable(changes {}, @since) x", self.tracked.table.sql),
         };
         fill(

@@ -26,7 +26,8 @@ insert into @picked (shard, [key], change_id)
 select top (@limit) {shard}, {key}, {change_id}
 from {table} t
 where {resume}
-order by {order};
+order by {order}
+option (recompile);
 set @seen = @@rowcount;
 {ids}
 set @added = @@rowcount;

@@ -23,7 +23,8 @@ insert into @picked ([key], wanted, row, order_key, shard)
 select top (@limit) {key}, case when {wanted} then 1 else 0 end, {row}, {order_key}, {shard}
 from {table} t
 where {resume}
-order by {order};
+order by {order}
+option (recompile);
 set @seen = @@rowcount;
 insert into changefeed.event (trigger_id, op, new, order_key, shard)
 output inserted.change_id, inserted.shard into @published (change_id, shard)

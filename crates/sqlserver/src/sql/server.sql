@@ -6,11 +6,11 @@ select convert(nvarchar(128), serverproperty('ProductVersion')),
        convert(int, d.is_read_committed_snapshot_on),
        convert(int, d.snapshot_isolation_state),
        convert(int, case when exists (select 1 from sys.change_tracking_databases c
-                                      where c.database_id = d.database_id) then 1 else 0 end),
+                                      where c.database_id = db_id()) then 1 else 0 end),
        convert(nvarchar(128), db_name()),
        convert(nvarchar(128), user_name()),
        datediff_big(millisecond, convert(datetime2(3), '1970-01-01'), sysutcdatetime()),
        convert(int, d.delayed_durability) --@sqlserver
        --@babelfish 0
 from sys.databases d
-where d.database_id = db_id()
+where d.name = db_name()

@@ -5,7 +5,7 @@
 -- read first, which commits together with the rows, and nothing beyond it is taken.
 declare @shard int = @P2, @after binary(16) = @P3, @limit int = @P4;
 declare @upto binary(16) = 0xffffffffffffffffffffffffffffffff;
-if exists (select 1 from sys.databases d where d.database_id = db_id() and d.is_read_committed_snapshot_on = 0) --@sqlserver
+if exists (select 1 from sys.databases d where d.name = db_name() and d.is_read_committed_snapshot_on = 0) --@sqlserver
     select @upto = s.ulid_high + convert(binary(8), s.ulid_low) from changefeed.shard_ulid s --@sqlserver
     where s.feed_id = @P1 and s.shard_id = @shard; --@sqlserver
 select top (@limit) t.{ulid}, {row}

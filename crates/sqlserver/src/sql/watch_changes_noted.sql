@@ -7,7 +7,9 @@
                where c.object_id = {table_id}
                  and convert(int, substring(l._changefeed_columns, (c.column_id - 1) / 8 + 1, 1))
                      & power(2, (c.column_id - 1) % 8) <> 0), ',') end
-    from changefeed.{log} l with (readpast, updlock, rowlock)
+    from changefeed.{log} l with (readcommittedlock, readpast, updlock, rowlock)
     order by l._changefeed_order;
-    delete from changefeed.{log}
-    where exists (select 1 from @scanned s where s.place = changefeed.{log}._changefeed_order);
+    if @@rowcount > 0
+        delete from changefeed.{log}
+        where exists (select 1 from @scanned s where s.place = changefeed.{log}._changefeed_order)
+        option (recompile);

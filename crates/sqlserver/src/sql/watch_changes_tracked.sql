@@ -4,7 +4,8 @@
     -- somebody else has moved the same meanwhile shows in the update that follows.
     set transaction isolation level snapshot;
     begin transaction;
-    select @since = t.tracked_version from changefeed.watched_table t where t.table_id = {table_id};
+    select @since = t.tracked_version, @known = t.tracked_in
+    from changefeed.watched_table t where t.table_id = {table_id};
     set @until = change_tracking_current_version();
     set @floor = change_tracking_min_valid_version({table_id});
     if @until is null or @floor is null
@@ -20,6 +21,11 @@
         from changetable(changes {table}, @since) c
         where c.SYS_CHANGE_VERSION <= @until
         order by c.SYS_CHANGE_VERSION;
+    -- Read after the changes: if these are of another life of change tracking, so is this. Null where
+    -- the user may not see it.
+    set @noted = {tracked_in};
+    if @noted <> @known
+        set @missed = N'change tracking of the table was switched off and on again';
     commit transaction;
     set transaction isolation level read committed;
     -- With ties: all keys of a transaction have its version.

@@ -41,18 +41,12 @@ if @tried is null
     from changefeed.{leases} q
     where q._changefeed_attempt_count = 0 and q._changefeed_parked_time is null
     order by q._changefeed_change_version;
-update changefeed.{leases}
-set _changefeed_last_error = case
-        when _changefeed_lease_expiration_time <= @now and _changefeed_retry_time is null
-        then concat(_changefeed_lease_owner, N' did not report back: outcome unknown')
-        else _changefeed_last_error end,
-    _changefeed_lease_expiration_time = dateadd(millisecond, {milliseconds}, dateadd(second, {seconds}, @now)),
-    _changefeed_lease_owner = {owner},
-    _changefeed_lease_generation = @generation,
-    _changefeed_attempt_count = _changefeed_attempt_count + 1,
-    _changefeed_retry_time = null
-where _changefeed_parked_time is null
-  and exists (select 1 from @due d where d.version = changefeed.{leases}._changefeed_change_version);
+-- In two ways, so that each finds its rows by an index that holds no others: however long the backlog,
+-- a lease costs what its batch does.
+if @tried is null
+    {claim_new}
+else
+    {claim_tried}
 -- What was leased is what bears our number.
 select @rows = count(*), @lowest = min(q._changefeed_change_version), @highest = max(q._changefeed_change_version),
        @attempt = max(q._changefeed_attempt_count)

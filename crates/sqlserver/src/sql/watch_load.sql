@@ -14,7 +14,8 @@ insert into @picked ({k}, [key])
 select top ({chunk}) {t_keys}, {key_array}
 from {table} t
 where {resume}
-order by {t_keys};
+order by {t_keys}
+option (recompile);
 set @seen = @@rowcount;
 begin transaction;
 {lock}

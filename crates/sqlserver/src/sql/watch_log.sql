@@ -6,7 +6,7 @@ create table changefeed.{log} (
     -- 0 insert, 1 update, 2 delete
     _changefeed_operation smallint not null,
     -- The columns that an update has written, as COLUMNS_UPDATED() tells them; null where not noted.
-    _changefeed_columns   varbinary(200) null
+    _changefeed_columns   varbinary(8000) null
 );
 -- A large write must not lock out the others.
 alter table changefeed.{log} set (lock_escalation = disable); --@sqlserver

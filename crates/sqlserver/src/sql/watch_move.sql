@@ -1,10 +1,12 @@
 -- Moves committed changes to the backlogs of all functions that watch the table, some at a time, until
 -- there are no more: what comes last decides the order and the net change of a row.
-declare @moved int = {chunk}, @keys int, @since bigint, @until bigint, @floor bigint;
+declare @moved int = {chunk}, @keys int, @since bigint, @until bigint, @floor bigint, @known int, @noted int;
 declare @scanned table ({k_types}, place bigint not null, operation smallint not null,
                         [columns] varchar(max) null);
 declare @net table ({k_types}, first smallint not null, last smallint not null,
-                    newest bigint not null, [columns] varchar(max) null, number int not null);
+                    newest bigint not null, [columns] varchar(max) null, number int not null
+                    , primary key ({k}) --@sqlserver
+                    );
 while @moved >= {chunk}
 begin
     delete from @scanned;
@@ -35,7 +37,10 @@ begin
     set @keys = @@rowcount;
     update changefeed.watched_table set last_version = last_version + @keys where table_id = {table_id};
     select @base = t.last_version - @keys from changefeed.watched_table t where t.table_id = {table_id};
+    if @keys > 0
+    begin
 {functions}
+    end;
     commit transaction;
     if @missed is not null break;
 end;

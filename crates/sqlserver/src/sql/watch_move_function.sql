@@ -1,3 +1,5 @@
+    -- How many keys there are is known only when they are there: the plans are made for them then.
+    --
     -- What the function has been handed decides between insert and update, and whether it knows the
     -- row that is deleted (2) or not (3). A row in process stays as it is; its newer change waits. What is
     -- moved now may be older than what was moved before (n.newest < q._changefeed_order), if its
@@ -42,7 +44,8 @@
         _changefeed_parked_time = case
             when n.newest < q._changefeed_order then q._changefeed_parked_time end,
         _changefeed_order = case when n.newest < q._changefeed_order then q._changefeed_order else n.newest end
-    from changefeed.{leases} q join @net n on {same_key};
+    from changefeed.{leases} q join @net n on {same_key}
+    option (recompile);
     insert into changefeed.{leases}
         ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_order, _changefeed_columns)
     select {n_k}, @base + n.number,
@@ -50,7 +53,8 @@
                 else case n.last when 2 then 3 else 0 end end,
            n.newest, n.[columns]
     from @net n
-    where not exists (select 1 from changefeed.{leases} q where {same_key});
+    where not exists (select 1 from changefeed.{leases} q where {same_key})
+    option (recompile);
     -- However often a row is changed before somebody takes it, its columns are only so many.
     update q
     set _changefeed_columns = (
@@ -61,4 +65,5 @@
             where c.object_id = {table_id} and charindex(concat(',', c.column_id, ','), q._changefeed_newer_columns) > 0) end
     from changefeed.{leases} q join @net n on {same_key}
     where q._changefeed_columns is not null
-      and len(q._changefeed_columns) + len(isnull(q._changefeed_newer_columns, '')) > 4000;
+      and len(q._changefeed_columns) + len(isnull(q._changefeed_newer_columns, '')) > 4000
+    option (recompile);

@@ -1,3 +1,5 @@
+-- Reading rows that failed may have left the session in a snapshot.
+set transaction isolation level read committed;
 declare @done bigint = 0, @parked bigint = 0, @base bigint, @now datetime2(6);
 declare @newer table (version bigint not null primary key, number int not null);
 begin transaction;

@@ -7,5 +7,5 @@ select convert(bit, case when exists (select 1 from sys.change_tracking_tables c
        convert(bit, case when t.tracked_version < change_tracking_min_valid_version(t.table_id)
                            or t.tracked_version > change_tracking_current_version() then 1 else 0 end)
 from changefeed.watched_table t
-join sys.databases d on d.database_id = db_id()
+join sys.databases d on d.name = db_name()
 where t.table_id = @P1

@@ -143,6 +143,12 @@ create table sys.change_tracking_tables (
     min_valid_version bigint
 );
 GO
+create table sys.internal_tables (
+    object_id int, name sysname, schema_id int, parent_object_id int, type char(2),
+    create_date datetime, modify_date datetime, internal_type tinyint, internal_type_desc nvarchar(60),
+    parent_id int, parent_minor_id int
+);
+GO
 create table sys.dm_tran_commit_table (
     commit_ts bigint, xdes_id bigint, commit_lbn bigint, commit_csn bigint, commit_time datetime
 );
