@@ -187,7 +187,8 @@ fn promise_10_a_newer_change_is_handed_over_after_the_one_in_process() {
             journal.dir.path().join("end"),
         );
         let slow = format!(
-            "touch {}; while ! test -e {}; do sleep 0.01; done; {}",
+            // What outlives its instance ends with this test.
+            "touch {0}; while test -e {0} && ! test -e {1}; do sleep 0.01; done; {2}",
             started.display(),
             end.display(),
             journal.command()
