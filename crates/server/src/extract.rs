@@ -64,6 +64,10 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Answer<T> {
     if has_nul(body) {
         return Err(nul());
     }
+    // A list of its values would be taken for an object as well, and then mean something by accident.
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(Problem::invalid("the body is not a JSON object"));
+    }
     serde_json::from_slice(body)
         .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))
 }

@@ -168,6 +168,7 @@ pub(crate) async fn bad_input_gets_one_sentence_and_the_right_status(backend: Ar
     };
     for (body, sentence) in [
         ("{", "the body is not as expected"),
+        (" [\"x\"]", "the body is not a JSON object"),
         ("{\"name\": \"a b\"}", "'a b' is not a feed name"),
         ("{\"name\": \"x\", \"shrads\": 2}", "unknown field `shrads`"),
         ("{\"name\": \"x\", \"shards\": 0}", "at least one shard"),

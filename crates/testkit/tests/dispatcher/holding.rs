@@ -1,7 +1,7 @@
 //! Leases, many instances, stopping, and definitions that change under way.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use changefeed_core::{EventStatus, Setting};
 use changefeed_receiver::{Receiver, Reply};
@@ -116,9 +116,16 @@ pub(crate) async fn a_stop_finishes_what_is_under_way_and_gives_back_the_rest(
         assert_eq!(event.tries, 0, "no attempt was counted");
         assert_eq!(event.locked_by, None);
     }
-    // Somebody else can go on at once.
-    let free = claim(&*stage.store, &stage.trigger, 100, "next", LEASE).await;
-    assert_eq!(free.len(), 38);
+    // Somebody else can go on at once. A look of the same process may begin behind an event, which the
+    // next one from the beginning finds within a second or so.
+    let mut free = 0;
+    let soon = Instant::now() + LEASE / 20;
+    while free < 38 && Instant::now() < soon {
+        free += claim(&*stage.store, &stage.trigger, 100, "next", LEASE)
+            .await
+            .len();
+    }
+    assert_eq!(free, 38);
 }
 
 /// Past its grace: the attempts are in the log as cut off, and the events are free at once.
