@@ -3,6 +3,8 @@
 mod loading;
 mod parked;
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
 use changefeed_core::{
     Batch, BatchOutcome, Error, Finding, Kind, Result, Settled, TableName, Take, Watch, WatchFrom,
@@ -161,13 +163,15 @@ impl WatchStore for PostgresStore {
     }
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
-        Patience::Person.set(&*transaction).await?;
-        drop(&*transaction, watch).await?;
-        transaction.commit().await.map_err(db)?;
-        self.inner.backlogs.forget(&watch.leases_table);
-        Ok(())
+        // Those who read its rows and its backlog lock them in another order, and where that is a
+        // deadlock the server may let it be us who gives way. Who has waited in vain has waited for longer.
+        let again_until = Instant::now() + Duration::from_secs(4);
+        loop {
+            match self.try_drop(watch).await {
+                Err(error) if error.kind() == Kind::Busy && Instant::now() < again_until => {}
+                ended => return ended,
+            }
+        }
     }
 
     async fn watch_findings(&self) -> Result<Vec<Finding>> {
@@ -295,6 +299,16 @@ pub(crate) async fn drop(client: &impl GenericClient, watch: &Watch) -> Result<(
 }
 
 impl PostgresStore {
+    async fn try_drop(&self, watch: &Watch) -> Result<()> {
+        let mut client = self.client().await?;
+        let transaction = begin(&mut client).await?;
+        Patience::Person.set(&*transaction).await?;
+        drop(&*transaction, watch).await?;
+        transaction.commit().await.map_err(db)?;
+        self.inner.backlogs.forget(&watch.leases_table);
+        Ok(())
+    }
+
     /// What follows when the transaction that opened a watch is committed.
     pub(crate) async fn opened(&self, opened: &Opened) -> Result<()> {
         let Opened {
