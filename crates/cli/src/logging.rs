@@ -10,7 +10,7 @@ use crate::args::Command;
 
 /// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what. Traces go to a
 /// collector if one is named, and what is not sent yet goes when the answer is dropped.
-pub(crate) fn init(command: &Command) -> impl Drop + use<> {
+pub(crate) fn init(command: &Command) -> traces::Unsent {
     let ours = match command {
         // Its sweepers come and go by the dozen.
         Command::Bench(_) => "warn",
@@ -51,7 +51,7 @@ mod traces {
     use tracing_subscriber::registry::LookupSpan;
 
     /// Sends what is left.
-    pub(super) struct Unsent(Option<SdkTracerProvider>);
+    pub(crate) struct Unsent(Option<SdkTracerProvider>);
 
     impl Drop for Unsent {
         fn drop(&mut self) {
@@ -111,11 +111,7 @@ mod traces {
     use tracing_subscriber::layer::Identity;
 
     /// Without the feature there is nothing to send.
-    pub(super) struct Unsent;
-
-    impl Drop for Unsent {
-        fn drop(&mut self) {}
-    }
+    pub(crate) struct Unsent;
 
     pub(super) fn layer() -> (Identity, Unsent) {
         (Identity::new(), Unsent)

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use crate::name::check_name;
 use crate::row_change::{BatchFormat, RowChange, RowOperation};
-use crate::{Error, Result, TableName};
+use crate::{Error, Kind, Result, TableName};
 
 /// A watch's name, which is the identity of its function: `[a-zA-Z0-9_-]+`, at most 100
 /// characters.
@@ -331,6 +331,27 @@ pub struct Batch {
     pub asked: Instant,
 }
 
+impl Batch {
+    /// Takes what was read of so many rows that were leased. What was too much to be read at once is
+    /// returned as a batch of its own, to be given back.
+    pub fn fill(&mut self, changes: Vec<RowChange>, leased: usize) -> Option<Batch> {
+        self.changes = changes;
+        let last = self.changes.last()?.version;
+        if self.changes.len() >= leased {
+            return None;
+        }
+        let rest = Batch {
+            generation: self.generation,
+            versions: (last + 1, self.versions.1),
+            attempt: self.attempt,
+            changes: Vec::new(),
+            asked: self.asked,
+        };
+        self.versions.1 = last;
+        Some(rest)
+    }
+}
+
 /// What became of a batch.
 #[derive(Debug, Clone)]
 pub enum BatchOutcome {
@@ -344,6 +365,19 @@ pub enum BatchOutcome {
     },
     /// The function was not called, or was stopped by us: as if the batch had not been taken.
     Released,
+}
+
+impl BatchOutcome {
+    /// What becomes of a batch whose rows cannot be read. One row must not keep the others: that was an
+    /// attempt, and the next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
+    pub fn unread(error: &Error) -> Self {
+        match error.kind() {
+            Kind::Database => BatchOutcome::Failed {
+                error: format!("a row cannot be read: {error}"),
+            },
+            _ => BatchOutcome::Released,
+        }
+    }
 }
 
 /// What settling a batch did.
@@ -421,6 +455,33 @@ mod tests {
         assert_eq!(id("a"), "af63dc4c8601ec8c");
         assert_eq!(id("mail"), "1f5964a2ce98072e");
         assert_ne!(id("mail"), id("Mail"));
+    }
+
+    #[test]
+    fn what_was_too_much_at_once_is_a_batch_to_be_given_back() {
+        let change = |version| RowChange {
+            operation: RowOperation::Insert,
+            item: RawValue::from_string("{}".to_owned()).unwrap(),
+            version,
+            columns: None,
+        };
+        let leased = Batch {
+            generation: 7,
+            versions: (10, 40),
+            attempt: 2,
+            changes: Vec::new(),
+            asked: Instant::now(),
+        };
+        let mut batch = leased.clone();
+        let rest = batch.fill(vec![change(10), change(20)], 4).unwrap();
+        assert_eq!(batch.versions, (10, 20));
+        assert_eq!((rest.generation, rest.attempt), (7, 2));
+        assert_eq!((rest.versions, rest.changes.len()), ((21, 40), 0));
+        let mut batch = leased.clone();
+        assert!(batch.fill(vec![change(10), change(40)], 2).is_none());
+        assert_eq!(batch.versions, (10, 40));
+        // Rows that were settled by somebody else meanwhile are nothing to give back.
+        assert!(leased.clone().fill(Vec::new(), 2).is_none());
     }
 
     #[test]

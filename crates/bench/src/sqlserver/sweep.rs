@@ -92,7 +92,7 @@ pub(super) async fn allows_snapshots(session: &mut Connection) -> Result<bool> {
     let rows = session
         .query(
             "select convert(int, snapshot_isolation_state) from sys.databases \
-             where database_id = db_id()",
+             where name = db_name()",
             &[],
         )
         .await?;

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use changefeed_testkit::backend::{Backend, PostgresBackend};
 
-use guide::{Guide, Step, agrees};
+use guide::{Command, Guide, Step, agrees};
 use terminal::Terminal;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -105,9 +105,7 @@ fn type_all(guide: &Guide) {
     let mut terminals = BTreeMap::new();
     for step in &guide.steps {
         match step {
-            Step::Save { name, text } => {
-                std::fs::write(desk.path().join(name), text).unwrap();
-            }
+            Step::Save { name, text } => std::fs::write(desk.path().join(name), text).unwrap(),
             Step::Type {
                 terminal,
                 eventually,
@@ -117,35 +115,37 @@ fn type_all(guide: &Guide) {
                     .entry(*terminal)
                     .or_insert_with(|| Terminal::open(desk.path()));
                 let deadline = Instant::now() + PATIENCE;
-                loop {
-                    let outcome = commands.iter().try_for_each(|command| {
-                        let runs_on = *terminal > 1 && !command.shows.is_empty();
-                        let seen =
-                            shell.run(&command.typed, command.fails(), deadline, |seen| {
-                                runs_on && agrees(&command.shows, seen)
-                            })?;
-                        if command.interrupted {
-                            shell.interrupt(deadline)?;
-                        }
-                        if command.shows.is_empty() || agrees(&command.shows, &seen) {
-                            Ok(())
-                        } else {
-                            Err(format!(
-                                "$ {}\nshows\n{seen}\nand not\n{}",
-                                command.typed,
-                                command.shows.join("\n")
-                            ))
-                        }
-                    });
-                    match outcome {
-                        Ok(()) => break,
-                        Err(_) if *eventually && Instant::now() < deadline => {
-                            std::thread::sleep(Duration::from_millis(100));
-                        }
-                        Err(difference) => panic!("{difference}"),
-                    }
+                let mut once = || {
+                    commands
+                        .iter()
+                        .try_for_each(|command| enter(shell, command, *terminal > 1, deadline))
+                };
+                while let Err(difference) = once() {
+                    let again = *eventually && Instant::now() < deadline;
+                    assert!(again, "{difference}");
+                    std::thread::sleep(Duration::from_millis(100));
                 }
             }
         }
     }
+}
+
+/// Types a command and compares. One that may go on running is left alone when it has shown enough.
+fn enter(
+    shell: &mut Terminal,
+    command: &Command,
+    may_run_on: bool,
+    deadline: Instant,
+) -> Result<(), String> {
+    let shows = &command.shows;
+    let enough = |seen: &str| may_run_on && !shows.is_empty() && agrees(shows, seen);
+    let seen = shell.run(&command.typed, command.fails(), deadline, enough)?;
+    if command.interrupted {
+        shell.interrupt(deadline)?;
+    }
+    if shows.is_empty() || agrees(shows, &seen) {
+        return Ok(());
+    }
+    let (typed, shows) = (&command.typed, shows.join("\n"));
+    Err(format!("$ {typed}\nshows\n{seen}\nand not\n{shows}"))
 }

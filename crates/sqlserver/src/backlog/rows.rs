@@ -30,22 +30,17 @@ impl Backlog {
             changes: Vec::new(),
             asked: leased.asked,
         };
+        let leased_rows = usize::try_from(leased.rows).unwrap_or(usize::MAX);
         match self.read(connection, &batch).await {
             Ok(changes) => {
-                batch.changes = changes;
-                self.give_back_rest(connection, &mut batch, leased.rows, settings)
-                    .await?;
+                if let Some(rest) = batch.fill(changes, leased_rows) {
+                    self.settle(connection, &rest, &BatchOutcome::Released, settings)
+                        .await?;
+                }
                 Ok(batch)
             }
             Err(error) => {
-                // A row that cannot be read must not keep the others: that was an attempt, and the
-                // next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
-                let outcome = match error.kind() {
-                    Kind::Database => BatchOutcome::Failed {
-                        error: format!("a row cannot be read: {error}"),
-                    },
-                    _ => BatchOutcome::Released,
-                };
+                let outcome = BatchOutcome::unread(&error);
                 let given_back = self.settle(connection, &batch, &outcome, settings);
                 if let Err(error) = given_back.await {
                     tracing::debug!(%error, "a batch that could not be read was not given back");
@@ -53,31 +48,6 @@ impl Backlog {
                 Err(error)
             }
         }
-    }
-
-    /// Gives back the rows of a batch that were too much at once.
-    async fn give_back_rest(
-        &self,
-        connection: &mut Connection,
-        batch: &mut Batch,
-        leased: i32,
-        settings: &WatchSettings,
-    ) -> Result<()> {
-        let Some(last) = batch.changes.last().map(|change| change.version) else {
-            return Ok(());
-        };
-        if i32::try_from(batch.changes.len()).is_ok_and(|read| read >= leased) {
-            return Ok(());
-        }
-        let rest = Batch {
-            versions: (last + 1, batch.versions.1),
-            changes: Vec::new(),
-            ..batch.clone()
-        };
-        batch.versions.1 = last;
-        self.settle(connection, &rest, &BatchOutcome::Released, settings)
-            .await?;
-        Ok(())
     }
 
     pub(crate) fn rows_sql(&self, batch: &Batch, platform: Platform) -> String {
