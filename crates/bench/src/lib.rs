@@ -18,6 +18,7 @@ mod rate;
 mod report;
 mod sample;
 mod scale;
+mod scratch;
 mod sqlite;
 mod sqlserver;
 mod sweeping;

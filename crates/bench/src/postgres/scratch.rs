@@ -1,30 +1,31 @@
 //! The feed and the schema that the measures work in, and their removal.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use changefeed::postgres::PostgresStore;
-use changefeed::{Changefeed, Error, FeedHandle, FeedName, Kind, NewFeed, Result, SweepGroup};
+use changefeed::{Changefeed, FeedHandle, Result};
 
 use super::session::{Session, Target, db};
 use crate::machine;
-use crate::sweeping::OWNER;
+use crate::scratch::{ScratchFeed, not_alone};
 
-/// The name of the scratch feed.
-const FEED: &str = "changefeed-bench";
-/// How we know our own feed again after a run that was killed.
-const COMMENT: &str = "made and removed by `changefeed bench feeds`";
 /// Held for the whole run by the one process that measures in this database.
 const LOCK: i64 = 0x6368_616e_6765_6264;
-/// Longer than any run: nobody else may sweep the scratch feed while we do.
-const LEASE: Duration = Duration::from_secs(1800);
 
 /// Everything that the measures share.
 pub(crate) struct Scratch {
     pub(crate) target: Target,
     pub(crate) admin: Session,
-    pub(crate) db: Changefeed,
-    pub(crate) group: SweepGroup,
+    feed: ScratchFeed,
+}
+
+impl Deref for Scratch {
+    type Target = ScratchFeed;
+
+    fn deref(&self) -> &ScratchFeed {
+        &self.feed
+    }
 }
 
 impl Scratch {
@@ -39,34 +40,13 @@ impl Scratch {
             .map_err(db)?
             .get(0);
         if !alone {
-            return Err(Error::new(
-                Kind::Busy,
-                "another `changefeed bench` is at work in this database",
-            )
-            .advise("wait until it has ended, or name another database"));
+            return Err(not_alone());
         }
-        database.migrate().await?;
-        let feeds = database.feeds().await?;
-        if let Some(feed) = feeds.iter().find(|f| f.name() == FEED)
-            && feed.definition().comment.as_deref() != Some(COMMENT)
-        {
-            return Err(Error::new(
-                Kind::AlreadyExists,
-                format!("the name of the scratch feed, '{FEED}', is in use by another feed"),
-            )
-            .advise("rename that feed, or name another database"));
-        }
-        let groups = database.sweep_groups().await?;
-        let group = (i16::MIN..=i16::MAX)
-            .rev()
-            .map(SweepGroup)
-            .find(|group| !groups.contains(group))
-            .unwrap_or_default();
+        let feed = ScratchFeed::prepare(database).await?;
         let scratch = Scratch {
             target,
             admin,
-            db: database,
-            group,
+            feed,
         };
         scratch.clear().await?;
         scratch
@@ -88,38 +68,7 @@ impl Scratch {
     /// A new scratch feed without any history; the one before is removed.
     pub(crate) async fn feed(&self, shards: i16) -> Result<FeedHandle> {
         self.drop_feed().await?;
-        let name: FeedName = FEED.parse()?;
-        self.db
-            .create_feed(&NewFeed {
-                shards,
-                comment: Some(COMMENT.to_owned()),
-                sweep_group: self.group,
-                ..NewFeed::new(name)
-            })
-            .await
-    }
-
-    /// Keeps other instances from sweeping the scratch feed.
-    pub(crate) async fn take_lease(&self) -> Result<()> {
-        let name = format!("sweep/{}", self.group);
-        match self.db.store().lease(&name, OWNER, LEASE).await? {
-            Some(_) => Ok(()),
-            None => Err(Error::new(
-                Kind::Busy,
-                "another instance sweeps the scratch feed",
-            )),
-        }
-    }
-
-    /// Numbers everything that waits; returns how much that was.
-    pub(crate) async fn drain(&self) -> Result<i64> {
-        let mut changes = 0;
-        loop {
-            match self.db.sweep(self.group).await?.changes() {
-                0 => return Ok(changes),
-                more => changes += more,
-            }
-        }
+        self.create(shards).await
     }
 
     /// The next value of the sequence.
@@ -201,7 +150,7 @@ impl Scratch {
         self.admin
             .execute(
                 "delete from changefeed.lease where name = $1",
-                &[&format!("sweep/{}", self.group)],
+                &[&self.lease()],
             )
             .await
             .map_err(db)?;
@@ -209,8 +158,7 @@ impl Scratch {
     }
 
     async fn drop_feed(&self) -> Result<()> {
-        let feeds = self.db.feeds().await?;
-        let Some(feed) = feeds.into_iter().find(|f| f.name() == FEED) else {
+        let Some(feed) = self.existing().await? else {
             return Ok(());
         };
         // Where nobody else has changes, the tables are emptied at once; deleting millions of

@@ -1,22 +1,15 @@
 //! The feed and the schema that the measures work in, and their removal.
 
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
 use changefeed::sqlserver::{Connection, Platform, SqlServerStore, Target};
-use changefeed::{Changefeed, Error, FeedHandle, FeedName, Kind, NewFeed, Result, SweepGroup};
+use changefeed::{Changefeed, Error, FeedHandle, Kind, Result};
 use tokio::sync::Mutex;
 
 use crate::idle::Backends;
 use crate::machine;
-use crate::sweeping::OWNER;
-
-/// The name of the scratch feed.
-const FEED: &str = "changefeed-bench";
-/// How we know our own feed again after a run that was killed.
-const COMMENT: &str = "made and removed by `changefeed bench feeds`";
-/// Longer than any run: nobody else may sweep the scratch feed while we do.
-const LEASE: Duration = Duration::from_secs(1800);
+use crate::scratch::{ScratchFeed, not_alone};
 
 /// Held for the whole run by the one session that measures in this database. Not asked for with no
 /// patience at all: Babelfish does not know how to say no at once.
@@ -62,8 +55,15 @@ pub(crate) struct Scratch {
     pub(crate) url: String,
     pub(crate) admin: Mutex<Connection>,
     pub(crate) store: SqlServerStore,
-    pub(crate) db: Changefeed,
-    pub(crate) group: SweepGroup,
+    feed: ScratchFeed,
+}
+
+impl Deref for Scratch {
+    type Target = ScratchFeed;
+
+    fn deref(&self) -> &ScratchFeed {
+        &self.feed
+    }
 }
 
 impl Scratch {
@@ -76,36 +76,15 @@ impl Scratch {
         let mut admin = Connection::open(&target).await?;
         let answer = admin.query(ALONE, &[]).await?;
         if answer.first().and_then(|row| row.get::<i32, _>(0)) < Some(0) {
-            return Err(Error::new(
-                Kind::Busy,
-                "another `changefeed bench` is at work in this database",
-            )
-            .advise("wait until it has ended, or name another database"));
+            return Err(not_alone());
         }
-        database.migrate().await?;
-        let feeds = database.feeds().await?;
-        if let Some(feed) = feeds.iter().find(|f| f.name() == FEED)
-            && feed.definition().comment.as_deref() != Some(COMMENT)
-        {
-            return Err(Error::new(
-                Kind::AlreadyExists,
-                format!("the name of the scratch feed, '{FEED}', is in use by another feed"),
-            )
-            .advise("rename that feed, or name another database"));
-        }
-        let groups = database.sweep_groups().await?;
-        let group = (i16::MIN..=i16::MAX)
-            .rev()
-            .map(SweepGroup)
-            .find(|group| !groups.contains(group))
-            .unwrap_or_default();
+        let feed = ScratchFeed::prepare(database).await?;
         let scratch = Scratch {
             target,
             url: url.to_owned(),
             admin: Mutex::new(admin),
             store,
-            db: database,
-            group,
+            feed,
         };
         scratch.clear().await?;
         scratch.run("create schema changefeed_bench").await?;
@@ -117,38 +96,7 @@ impl Scratch {
     /// A new scratch feed without any history; the one before is removed.
     pub(crate) async fn feed(&self, shards: i16) -> Result<FeedHandle> {
         self.drop_feed().await?;
-        let name: FeedName = FEED.parse()?;
-        self.db
-            .create_feed(&NewFeed {
-                shards,
-                comment: Some(COMMENT.to_owned()),
-                sweep_group: self.group,
-                ..NewFeed::new(name)
-            })
-            .await
-    }
-
-    /// Keeps other instances from sweeping the scratch feed.
-    pub(crate) async fn take_lease(&self) -> Result<()> {
-        let name = format!("sweep/{}", self.group);
-        match self.db.store().lease(&name, OWNER, LEASE).await? {
-            Some(_) => Ok(()),
-            None => Err(Error::new(
-                Kind::Busy,
-                "another instance sweeps the scratch feed",
-            )),
-        }
-    }
-
-    /// Numbers everything that waits; returns how much that was.
-    pub(crate) async fn drain(&self) -> Result<i64> {
-        let mut changes = 0;
-        loop {
-            match self.db.sweep(self.group).await?.changes() {
-                0 => return Ok(changes),
-                more => changes += more,
-            }
-        }
+        self.create(shards).await
     }
 
     /// The next value of the sequence.
@@ -216,15 +164,14 @@ impl Scratch {
             .await?;
         self.run("drop schema if exists changefeed_bench").await?;
         self.run(&format!(
-            "delete from changefeed.lease where name = N'sweep/{}'",
-            self.group
+            "delete from changefeed.lease where name = N'{}'",
+            self.lease()
         ))
         .await
     }
 
     async fn drop_feed(&self) -> Result<()> {
-        let feeds = self.db.feeds().await?;
-        match feeds.into_iter().find(|f| f.name() == FEED) {
+        match self.existing().await? {
             Some(feed) => feed.drop_feed().await,
             None => Ok(()),
         }
