@@ -9,6 +9,7 @@
 //! of their own that are removed at the end, also after an error.
 
 mod events;
+mod feeds;
 mod http;
 mod idle;
 mod latency;
@@ -22,6 +23,7 @@ mod scratch;
 mod sqlite;
 mod sqlserver;
 mod sweeping;
+mod ulids;
 mod watches;
 
 pub use report::{Bound, Budget, Measure, Report, Row};
@@ -34,34 +36,27 @@ use changefeed::{Backend, Result};
 use machine::Machine;
 use report::Findings;
 use scale::Scale;
+use scratch::within;
+
+/// What is measured. A path is that of the program that is looked at from outside.
+#[derive(Clone, Copy)]
+enum Capability<'a> {
+    Feeds,
+    Ulids,
+    Events(&'a Path),
+    Watches,
+    Http(&'a Path),
+}
 
 /// Measures feeds in the database that a URL names. `progress` is told what is going on, for a
 /// person who waits.
 pub async fn feeds(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
-    measured(
-        options,
-        &progress,
-        async |scale, findings| match Backend::parse(url)? {
-            Backend::Postgres { url } => postgres::feeds(&url, scale, findings).await,
-            Backend::Sqlite { path } => sqlite::feeds(&path, scale, findings).await,
-            Backend::SqlServer { url } => sqlserver::feeds(&url, scale, findings).await,
-        },
-    )
-    .await
+    measured(url, Capability::Feeds, options, &progress).await
 }
 
 /// Measures ULID transactions in the database that a URL names.
 pub async fn ulids(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
-    measured(
-        options,
-        &progress,
-        async |scale, findings| match Backend::parse(url)? {
-            Backend::Postgres { url } => postgres::ulids(&url, scale, findings).await,
-            Backend::Sqlite { path } => sqlite::ulids(&path, scale, findings).await,
-            Backend::SqlServer { url } => sqlserver::ulids(&url, scale, findings).await,
-        },
-    )
-    .await
+    measured(url, Capability::Ulids, options, &progress).await
 }
 
 /// Measures event triggers in the database that a URL names. `program` is the program whose
@@ -72,30 +67,12 @@ pub async fn events(
     options: Options,
     progress: impl Fn(&str),
 ) -> Result<Report> {
-    measured(
-        options,
-        &progress,
-        async |scale, findings| match Backend::parse(url)? {
-            Backend::Postgres { url } => postgres::events(&url, program, scale, findings).await,
-            Backend::Sqlite { path } => sqlite::events(&path, scale, findings).await,
-            Backend::SqlServer { url } => sqlserver::events(&url, program, scale, findings).await,
-        },
-    )
-    .await
+    measured(url, Capability::Events(program), options, &progress).await
 }
 
 /// Measures watches in the database that a URL names.
 pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
-    measured(
-        options,
-        &progress,
-        async |scale, findings| match Backend::parse(url)? {
-            Backend::Postgres { url } => postgres::watches(&url, scale, findings).await,
-            Backend::Sqlite { path } => sqlite::watches(&path, scale, findings).await,
-            Backend::SqlServer { url } => sqlserver::watches(&url, scale, findings).await,
-        },
-    )
-    .await
+    measured(url, Capability::Watches, options, &progress).await
 }
 
 /// Measures what HTTP adds, in the database that a URL names. `program` is the program whose `serve`
@@ -106,31 +83,63 @@ pub async fn http(
     options: Options,
     progress: impl Fn(&str),
 ) -> Result<Report> {
-    measured(
-        options,
-        &progress,
-        async |scale, findings| match Backend::parse(url)? {
-            Backend::Postgres { url } => postgres::http(&url, program, scale, findings).await,
-            Backend::Sqlite { path } => sqlite::http(&path, program, scale, findings).await,
-            Backend::SqlServer { url } => sqlserver::http(&url, program, scale, findings).await,
-        },
-    )
-    .await
+    measured(url, Capability::Http(program), options, &progress).await
 }
 
-/// Runs measures, which return the name of the database, and reports them.
 async fn measured(
+    url: &str,
+    what: Capability<'_>,
     options: Options,
     progress: &dyn Fn(&str),
-    measures: impl AsyncFnOnce(&Scale, &mut Findings<'_>) -> Result<String>,
 ) -> Result<Report> {
-    let scale = Scale::of(options);
+    let scale = &Scale::of(options);
     let machine = Machine::look();
     let began = Instant::now();
     let mut findings = Findings::new(progress);
     if let Some(complaint) = machine.complaint() {
         findings.disturbed(complaint);
     }
-    let database = measures(&scale, &mut findings).await?;
+    let into = &mut findings;
+    let database = match Backend::parse(url)? {
+        Backend::Postgres { url } => {
+            within(&url, into, async |server: &postgres::Scratch, findings| {
+                on_server(server, what, scale, findings).await
+            })
+            .await
+        }
+        Backend::SqlServer { url } => {
+            within(&url, into, async |server: &sqlserver::Scratch, findings| {
+                on_server(server, what, scale, findings).await
+            })
+            .await
+        }
+        Backend::Sqlite { path } => {
+            within(&path, into, async |file: &sqlite::Scratch, findings| {
+                sqlite::measure(file, &path, what, scale, findings).await
+            })
+            .await
+        }
+    }?;
     Ok(findings.into_report(database, machine.cores, options, began.elapsed()))
+}
+
+/// The measures of every server are the same.
+async fn on_server<S>(
+    server: &S,
+    what: Capability<'_>,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<()>
+where
+    S: feeds::Server + ulids::Server + events::Server + watches::Server,
+{
+    match what {
+        Capability::Feeds => feeds::measure(server, scale, findings).await,
+        Capability::Ulids => ulids::measure(server, scale, findings).await,
+        Capability::Events(program) => events::measure(server, program, scale, findings).await,
+        Capability::Watches => watches::measure(server, scale, findings).await,
+        Capability::Http(program) => {
+            feeds::over_http(server, program, server.url(), scale, findings).await
+        }
+    }
 }

@@ -1,9 +1,10 @@
-//! The feed that the measures of a server work in, whatever the server.
+//! Where the measures work: a place in somebody's database that is removed at the end.
 
 use std::time::Duration;
 
 use changefeed::{Changefeed, Error, FeedHandle, FeedName, Kind, NewFeed, Result, SweepGroup};
 
+use crate::report::Findings;
 use crate::sweeping::OWNER;
 
 /// The name of the scratch feed.
@@ -12,6 +13,45 @@ const FEED: &str = "changefeed-bench";
 const COMMENT: &str = "made and removed by `changefeed bench feeds`";
 /// Longer than any run: nobody else may sweep the scratch feed while we do.
 const LEASE: Duration = Duration::from_secs(1800);
+
+/// What the measures of one database work in.
+pub(crate) trait Place: Sized {
+    /// Connects, installs our tables where they are missing, and clears away what a run that was
+    /// killed has left behind.
+    fn prepare(url: &str) -> impl Future<Output = Result<Self>>;
+
+    /// The database's name and version.
+    fn version(&self) -> impl Future<Output = Result<String>>;
+
+    /// What makes the figures mean something else than one would think.
+    fn caveats(&self) -> impl Future<Output = Result<Vec<String>>>;
+
+    /// Removes everything of the measures.
+    fn remove(self) -> impl Future<Output = Result<()>>;
+}
+
+/// Measures in a place that is removed at the end, also after an error; returns the database's name
+/// and version.
+pub(crate) async fn within<P: Place>(
+    url: &str,
+    findings: &mut Findings<'_>,
+    measures: impl AsyncFnOnce(&P, &mut Findings<'_>) -> Result<()>,
+) -> Result<String> {
+    let place = P::prepare(url).await?;
+    let measured = async {
+        for caveat in place.caveats().await? {
+            findings.note(caveat);
+        }
+        measures(&place, findings).await?;
+        place.version().await
+    }
+    .await;
+    findings.doing("removing what the measures have written");
+    let removed = place.remove().await;
+    let version = measured?;
+    removed?;
+    Ok(version)
+}
 
 /// A feed of the measures' own, in a group that nobody else sweeps.
 pub(crate) struct ScratchFeed {
@@ -47,7 +87,7 @@ impl ScratchFeed {
         Ok(feeds.into_iter().find(|feed| feed.name() == FEED))
     }
 
-    /// A new feed without any history.
+    /// A new feed without any history; the one before is removed already.
     pub(crate) async fn create(&self, shards: i16) -> Result<FeedHandle> {
         let name: FeedName = FEED.parse()?;
         self.db

@@ -12,81 +12,40 @@ use std::path::Path;
 use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
 
-use crate::http::{PAGE, Subject, measure as over_http};
+use crate::Capability;
+use crate::http::{self, PAGE, Subject};
 use crate::idle::{self, Backends};
 use crate::latency::{self, Publish};
 use crate::report::Findings;
 use crate::scale::Scale;
-use scratch::{Scratch, blocking, db};
+pub(crate) use scratch::Scratch;
+use scratch::{blocking, db};
 
-/// Measures everything and returns the engine's name and version.
-pub(crate) async fn feeds(
-    path: &str,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let scratch = Scratch::prepare(path).await?;
-    let measured = measures(&scratch, scale, findings).await;
-    findings.doing("removing what the measures have written");
-    finish(scratch, measured).await
-}
-
-/// Measures ULID transactions and returns the engine's name and version.
-pub(crate) async fn ulids(
-    path: &str,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let scratch = Scratch::prepare(path).await?;
-    let measured = ulids::measure(&scratch, scale, findings).await;
-    finish(scratch, measured).await
-}
-
-/// Measures event triggers and returns the engine's name and version.
-pub(crate) async fn events(
-    path: &str,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let scratch = Scratch::prepare(path).await?;
-    let measured = events::measure(&scratch, scale, findings).await;
-    findings.doing("removing what the measures have written");
-    finish(scratch, measured).await
-}
-
-/// Measures watches and returns the engine's name and version.
-pub(crate) async fn watches(
-    path: &str,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let scratch = Scratch::prepare(path).await?;
-    let measured = watches::measure(&scratch, scale, findings).await;
-    finish(scratch, measured).await
-}
-
-/// Measures what HTTP adds and returns the engine's name and version.
-pub(crate) async fn http(
-    path: &str,
-    program: &Path,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let scratch = Scratch::prepare(path).await?;
-    let url = format!("sqlite:{path}");
-    let measured = served(&scratch, program, &url, scale, findings).await;
-    findings.doing("removing what the measures have written");
-    finish(scratch, measured).await
-}
-
-async fn served(
+pub(crate) async fn measure(
     scratch: &Scratch,
-    program: &Path,
-    url: &str,
+    path: &str,
+    what: Capability<'_>,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    let feed = scratch.feed().await?;
+    match what {
+        Capability::Feeds => feeds(scratch, scale, findings).await,
+        Capability::Ulids => ulids::measure(scratch, scale, findings).await,
+        Capability::Events(_) => events::measure(scratch, scale, findings).await,
+        Capability::Watches => watches::measure(scratch, scale, findings).await,
+        Capability::Http(program) => over_http(scratch, program, path, scale, findings).await,
+    }
+}
+
+/// What HTTP adds to a feed of the file.
+async fn over_http(
+    scratch: &Scratch,
+    program: &Path,
+    path: &str,
+    scale: &Scale,
+    findings: &mut Findings<'_>,
+) -> Result<()> {
+    let feed = scratch.new_feed().await?;
     let feed_id = feed.definition().id.0;
     let changes = (scale.pages * PAGE) as i64;
     findings.doing(&format!("writing {changes} changes"));
@@ -99,7 +58,7 @@ async fn served(
     })
     .await?;
     let subject = Subject {
-        db: &scratch.db,
+        db: &scratch.feed.db,
         feed,
         writer: Trickle {
             connection: Some(connection),
@@ -107,22 +66,31 @@ async fn served(
         },
         first_id: changes + 1,
         program,
-        url,
+        url: &format!("sqlite:{path}"),
     };
-    over_http(subject, scale, findings).await
+    http::measure(subject, scale, findings).await
 }
 
-async fn measures(scratch: &Scratch, scale: &Scale, findings: &mut Findings<'_>) -> Result<()> {
+/// Publishing and reading; there is nothing to sweep.
+async fn feeds(scratch: &Scratch, scale: &Scale, findings: &mut Findings<'_>) -> Result<()> {
     // First what depends on the memory of this process, before the others have used some.
-    let feed = scratch.feed().await?;
-    idle::measure(&scratch.db, &feed, &NoServer, scale.idle, findings).await?;
+    let feed = scratch.new_feed().await?;
+    idle::measure(&scratch.feed.db, &feed, &NoServer, scale.idle, findings).await?;
 
-    let feed = scratch.feed().await?;
+    let feed = scratch.new_feed().await?;
     let writer = Trickle {
         connection: Some(scratch.store.connection()?),
         feed_id: feed.definition().id.0,
     };
-    latency::measure(&scratch.db, &feed, vec![writer], 1, scale.follow, findings).await?;
+    latency::measure(
+        &scratch.feed.db,
+        &feed,
+        vec![writer],
+        1,
+        scale.follow,
+        findings,
+    )
+    .await?;
 
     publish::measure(scratch, scale, findings).await?;
     read::measure(scratch, scale, findings).await
@@ -163,15 +131,4 @@ impl Publish for Trickle {
         self.connection = Some(connection);
         Ok(())
     }
-}
-
-/// Removes what was written, whether the measures worked or not, and names the engine.
-async fn finish(scratch: Scratch, measured: Result<()>) -> Result<String> {
-    let removed = scratch.remove().await;
-    measured?;
-    removed?;
-    Ok(format!(
-        "SQLite {}",
-        changefeed::sqlite::rusqlite::version()
-    ))
 }

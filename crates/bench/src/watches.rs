@@ -48,6 +48,11 @@ pub(crate) trait Server {
     /// The same in the fastest form that we know, if that is another one.
     const FASTEST: Option<&'static str>;
 
+    fn store(&self) -> Arc<dyn Store>;
+
+    /// Makes the tables.
+    fn prepare_watched(&self) -> impl Future<Output = Result<()>>;
+
     /// A new connection.
     fn client(&self) -> impl Future<Output = Result<Self::Client>>;
 
@@ -86,10 +91,11 @@ struct Scene<'a, S> {
 /// Watches the table for as long as the measures take.
 pub(crate) async fn measure<S: Server>(
     server: &S,
-    store: Arc<dyn Store>,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
+    let store = server.store();
+    server.prepare_watched().await?;
     let name: WatchName = "changefeed-bench".parse()?;
     forget(&*store, &name).await?;
     let watch = store

@@ -1,8 +1,9 @@
-//! Whether a long log makes it slower to take the events that are due.
+//! Whether a long log makes it slower to take the events that are due, or to find out that none is
+//! old enough to be removed.
 
 use std::time::{Duration, Instant};
 
-use changefeed::{Changefeed, EventTrigger, Result, Wanted};
+use changefeed::{Changefeed, CleanUp, EventTrigger, Result, Wanted};
 
 use super::Server;
 use crate::report::{Budget, Findings, Measure};
@@ -14,11 +15,12 @@ const BATCH: u32 = 100;
 /// Nothing is delivered here, so it does not matter that nobody listens.
 const NOWHERE: &str = "http://127.0.0.1:9/";
 
-/// What it costs to take events, in milliseconds.
+/// What it costs to take events, and to look for old ones, in milliseconds.
 #[derive(Default)]
 struct Costs {
     empty: Sample,
     full: Sample,
+    clean_up: Sample,
 }
 
 pub(crate) async fn measure(
@@ -42,11 +44,12 @@ pub(crate) async fn measure(
         scale.held_events
     ));
     server.clear_log().await?;
-    let snapshot = server
-        .live_under_a_snapshot(&trigger, scale.held_events)
-        .await?;
+    let snapshot = server.hold_snapshot().await?;
     let held = match snapshot {
-        Some(_) => Some(look(db, server, &trigger, scale).await?),
+        Some(_) => {
+            server.live(&trigger, scale.held_events).await?;
+            Some(look(db, server, &trigger, scale).await?)
+        }
         None => {
             findings.note("fetch: nobody can hold a snapshot in this database");
             None
@@ -65,18 +68,25 @@ pub(crate) async fn measure(
             "fetch of 100, 1 million delivered, against none",
             "fetch, nothing due, 1 million delivered under a held snapshot",
             "fetch of 100, 1 million delivered under a held snapshot",
+            "clean-up, nothing old, 1 million delivered, against none",
         ],
         false => [
             "fetch, nothing due, 200,000 delivered, against none",
             "fetch of 100, 200,000 delivered, against none",
             "fetch, nothing due, 100,000 delivered under a held snapshot",
             "fetch of 100, 100,000 delivered under a held snapshot",
+            "clean-up, nothing old, 200,000 delivered, against none",
         ],
     };
     let most = Some(Budget::at_most(1.3));
     let empty = (&before.empty, &after.empty);
     let full = (&before.full, &after.full);
-    for (name, ours, bare) in [(names[0], &long.empty, empty), (names[1], &long.full, full)] {
+    let clean_up = (&before.clean_up, &after.clean_up);
+    for (name, ours, bare) in [
+        (names[0], &long.empty, empty),
+        (names[1], &long.full, full),
+        (names[4], &long.clean_up, clean_up),
+    ] {
         findings.add(Measure::bracketed(name, "ms", ours, bare, most));
     }
     if let Some(held) = held {
@@ -94,35 +104,38 @@ async fn look(
 ) -> Result<Costs> {
     let mut costs = Costs::default();
     server.come_to_rest().await?;
-    take(db, trigger, scale.empty_claims, &mut costs.empty).await?;
-    server
-        .order(u64::from(BATCH) * (scale.full_claims as u64 + 1))
-        .await?;
-    take(db, trigger, scale.full_claims, &mut costs.full).await?;
-    Ok(costs)
-}
-
-/// Takes events again and again: once to warm up, then to count. It stops early when that has
-/// taken long enough to know.
-async fn take(
-    db: &Changefeed,
-    trigger: &EventTrigger,
-    times: usize,
-    costs: &mut Sample,
-) -> Result<()> {
     let wanted = [Wanted {
         trigger: trigger.id,
         limit: BATCH,
         overall: None,
         ordered: false,
     }];
-    let lease = Duration::from_secs(600);
+    let (store, lease) = (db.store(), Duration::from_secs(600));
+    let take = || store.claim_events(&wanted, "changefeed bench", lease);
+    again_and_again(scale.empty_claims, &mut costs.empty, take).await?;
+    let old = CleanUp {
+        after: Duration::from_secs(24 * 3600),
+        dead_letters: true,
+    };
+    let look = || store.clean_up_events(Some(trigger), old, 1000);
+    again_and_again(scale.empty_claims, &mut costs.clean_up, look).await?;
+    server
+        .order(u64::from(BATCH) * (scale.full_claims as u64 + 1))
+        .await?;
+    again_and_again(scale.full_claims, &mut costs.full, take).await?;
+    Ok(costs)
+}
+
+/// Once to warm up, then to count. It stops early when that has taken long enough to know.
+async fn again_and_again<T>(
+    times: usize,
+    costs: &mut Sample,
+    work: impl AsyncFn() -> Result<T>,
+) -> Result<()> {
     let all = Instant::now();
     for turn in 0..=times {
         let began = Instant::now();
-        db.store()
-            .claim_events(&wanted, "changefeed bench", lease)
-            .await?;
+        work().await?;
         if turn > 0 {
             costs.add_millis(began.elapsed());
         }

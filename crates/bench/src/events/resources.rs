@@ -26,11 +26,11 @@ pub(crate) async fn idle(
     findings.doing("idle: a process that delivers, with nothing to do");
     let receiver = super::receiver().await?;
     server.send_to(&receiver.url("/orders")).await?;
-    let others = server.sessions().await?.unwrap_or_default();
+    let others = server.backends().await?.unwrap_or_default();
     let mut process = Process::deliver(program, server.url())?;
     tokio::time::sleep(SETTLE).await;
     let mut processes = vec![process.id().to_string()];
-    match server.sessions().await? {
+    match server.backends().await? {
         Some(sessions) => processes.extend(sessions.into_iter().filter(|s| !others.contains(s))),
         None => findings.note(
             "idle: the server's processes are not visible here, so only our own processor time \

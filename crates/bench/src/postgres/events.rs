@@ -1,21 +1,12 @@
-//! Event triggers: capture, fetching, delivery, and what a delivering process takes.
-
-use std::path::Path;
+//! Event triggers, on PostgreSQL's own terms.
 
 use changefeed::postgres::tokio_postgres::Statement;
-use changefeed::{EventTrigger, Result, TableName};
+use changefeed::{Changefeed, EventTrigger, Result, TableName};
 
 use super::scratch::Scratch;
 use super::session::{Session, db};
-use crate::events::{self, Client, Orders, Server, Side, TRIGGER};
+use crate::events::{Client, Orders, Server, Side};
 use crate::latency::Publish;
-use crate::report::{Budget, Findings};
-use crate::scale::Scale;
-
-/// Who takes turns at writing while events are delivered.
-const TRICKLE: usize = 4;
-/// Larger than any id that the tables give by themselves.
-const FIRST_ID: i64 = 1_000_000_000;
 
 /// A payload of the usual size.
 const NEW: &str = "json_build_object('id', i, 'customer', i % 1000, \
@@ -28,64 +19,13 @@ const TABLES: &str = "
     create table changefeed_bench.bare_orders
         (like changefeed_bench.orders including all);";
 
-pub(super) async fn measure(
-    scratch: &Scratch,
-    program: &Path,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let version = scratch.version().await?;
-    events::refuse_others(&scratch.db).await?;
-    for note in scratch.settings().await? {
-        findings.note(note);
-    }
-    // What a run that was killed has left behind.
-    clear(scratch).await?;
-    scratch.run(TABLES).await?;
-    let measured = measures(scratch, program, scale, findings).await;
-    findings.doing("removing the events of the measures");
-    clear(scratch).await?;
-    measured.map(|()| version)
-}
-
-async fn measures(
-    scratch: &Scratch,
-    program: &Path,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<()> {
-    events::resources::idle(scratch, program, scale, findings).await?;
-    let mut writers = Vec::new();
-    for _ in 0..TRICKLE {
-        writers.push(Trickle::new(scratch).await?);
-    }
-    let most = Some(Budget::at_most(15.0));
-    events::latency::measure(
-        &scratch.db,
-        scratch,
-        writers,
-        FIRST_ID,
-        scale.follow,
-        most,
-        findings,
-    )
-    .await?;
-    events::capture::single(scratch, scale, findings).await?;
-    events::capture::bulk(scratch, scale, findings).await?;
-    scratch.clear_log().await?;
-    let least = Some(Budget::at_least(0.3));
-    events::deliveries::measure(&scratch.db, scratch, scale, least, findings).await?;
-    scratch.clear_log().await?;
-    events::resources::memory(scratch, program, scale, findings).await?;
-    scratch.clear_log().await?;
-    events::fetch::measure(&scratch.db, scratch, scale, findings).await
-}
-
 impl Orders for Scratch {
-    async fn send_to(&self, webhook: &str) -> Result<EventTrigger> {
-        let table = TableName::qualified("changefeed_bench", "orders");
-        let definition = events::definition(table, webhook)?;
-        self.db.store().create_trigger(&definition, true).await
+    fn db(&self) -> &Changefeed {
+        &self.feed.db
+    }
+
+    fn table(&self) -> TableName {
+        TableName::qualified("changefeed_bench", "orders")
     }
 
     async fn order(&self, count: u64) -> Result<()> {
@@ -109,10 +49,35 @@ fn insert(table: &str, rows: u64) -> String {
 
 impl Server for Scratch {
     type Client = Writer;
-    type Snapshot = Session;
+    type Trickle = Trickle;
+
+    async fn make_orders(&self) -> Result<()> {
+        self.run(TABLES).await
+    }
 
     async fn client(&self) -> Result<Writer> {
-        Writer::new(self).await
+        let session = self.target.session().await?;
+        let insert = |table: &str| {
+            format!(
+                "insert into changefeed_bench.{table} (customer, note, amount) \
+                 values ($1, 'a note of the customer about an order', 12.34)"
+            )
+        };
+        Ok(Writer {
+            bare: session.prepare(&insert("bare_orders")).await.map_err(db)?,
+            ours: session.prepare(&insert("orders")).await.map_err(db)?,
+            session,
+        })
+    }
+
+    async fn trickle(&self) -> Result<Trickle> {
+        let session = self.target.session().await?;
+        let insert = "insert into changefeed_bench.orders (id, customer, note, amount) \
+                      values ($1, 7, 'a note of the customer', 12.34)";
+        Ok(Trickle {
+            statement: session.prepare(insert).await.map_err(db)?,
+            session,
+        })
     }
 
     async fn order_bare(&self, count: u64) -> Result<()> {
@@ -145,10 +110,8 @@ impl Server for Scratch {
 
     async fn come_to_rest(&self) -> Result<()> {
         // As autovacuum would do soon.
-        self.tidy().await?;
-        if let Err(error) = self.run("checkpoint").await {
-            tracing::debug!(%error, "no checkpoint before the measure");
-        }
+        Orders::tidy(self).await?;
+        self.write_to_disk().await;
         Ok(())
     }
 
@@ -162,16 +125,7 @@ impl Server for Scratch {
         .await
     }
 
-    async fn live_under_a_snapshot(
-        &self,
-        trigger: &EventTrigger,
-        events: i64,
-    ) -> Result<Option<Session>> {
-        let holder = self.target.session().await?;
-        holder
-            .batch_execute("begin isolation level repeatable read; select 1")
-            .await
-            .map_err(db)?;
+    async fn live(&self, trigger: &EventTrigger, events: i64) -> Result<()> {
         let id = trigger.id.0;
         // The life of an event: captured, taken, delivered. The leases are short, so that what is
         // left of them in the index lies in the past, as it does half a minute later.
@@ -182,12 +136,17 @@ impl Server for Scratch {
                generation = 1, tries = 1; \
              update changefeed.event set due_at = null, locked_by = null, state = 'd'"
         ))
-        .await?;
-        Ok(Some(holder))
+        .await
     }
 
-    async fn sessions(&self) -> Result<Option<Vec<String>>> {
-        self.server_processes(&self.target.application_name).await
+    async fn remove_orders(&self) -> Result<()> {
+        self.run(
+            "delete from changefeed.event_gap g using changefeed.event_trigger t \
+             where t.trigger_id = g.trigger_id and t.schema_name = 'changefeed_bench'; \
+             delete from changefeed.event_trigger where schema_name = 'changefeed_bench'; \
+             drop table if exists changefeed_bench.orders, changefeed_bench.bare_orders",
+        )
+        .await
     }
 
     fn url(&self) -> &str {
@@ -200,26 +159,6 @@ pub(crate) struct Writer {
     session: Session,
     bare: Statement,
     ours: Statement,
-}
-
-impl Writer {
-    async fn new(scratch: &Scratch) -> Result<Self> {
-        let session = scratch.target.session().await?;
-        let statement = |table: &str| {
-            format!(
-                "insert into changefeed_bench.{table} (customer, note, amount) \
-                 values ($1, 'a note of the customer about an order', 12.34)"
-            )
-        };
-        Ok(Writer {
-            bare: session
-                .prepare(&statement("bare_orders"))
-                .await
-                .map_err(db)?,
-            ours: session.prepare(&statement("orders")).await.map_err(db)?,
-            session,
-        })
-    }
 }
 
 impl Client for Writer {
@@ -236,41 +175,10 @@ impl Client for Writer {
     }
 }
 
-/// Removes the trigger with all its traces.
-async fn clear(scratch: &Scratch) -> Result<()> {
-    scratch.clear_log().await?;
-    for trigger in scratch.db.triggers().await? {
-        if trigger.definition().definition.name.as_str() == TRIGGER {
-            trigger.drop_trigger().await?;
-        }
-    }
-    scratch
-        .run(
-            "delete from changefeed.event_gap g using changefeed.event_trigger t \
-             where t.trigger_id = g.trigger_id and t.schema_name = 'changefeed_bench'; \
-             delete from changefeed.event_trigger where schema_name = 'changefeed_bench'",
-        )
-        .await
-}
-
-/// A writer of single orders.
-struct Trickle {
+/// A writer of orders whose ids are known.
+pub(crate) struct Trickle {
     session: Session,
     statement: Statement,
-}
-
-impl Trickle {
-    async fn new(scratch: &Scratch) -> Result<Self> {
-        let session = scratch.target.session().await?;
-        let statement = session
-            .prepare(
-                "insert into changefeed_bench.orders (id, customer, note, amount) \
-                 values ($1, 7, 'a note of the customer', 12.34)",
-            )
-            .await
-            .map_err(db)?;
-        Ok(Trickle { session, statement })
-    }
 }
 
 impl Publish for Trickle {

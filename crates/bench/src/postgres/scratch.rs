@@ -1,14 +1,13 @@
 //! The feed and the schema that the measures work in, and their removal.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use changefeed::postgres::PostgresStore;
-use changefeed::{Changefeed, FeedHandle, Result};
+use changefeed::{Changefeed, Result};
 
 use super::session::{Session, Target, db};
 use crate::machine;
-use crate::scratch::{ScratchFeed, not_alone};
+use crate::scratch::{Place, ScratchFeed, not_alone};
 
 /// Held for the whole run by the one process that measures in this database.
 const LOCK: i64 = 0x6368_616e_6765_6264;
@@ -17,22 +16,14 @@ const LOCK: i64 = 0x6368_616e_6765_6264;
 pub(crate) struct Scratch {
     pub(crate) target: Target,
     pub(crate) admin: Session,
-    feed: ScratchFeed,
+    pub(crate) store: PostgresStore,
+    pub(crate) feed: ScratchFeed,
 }
 
-impl Deref for Scratch {
-    type Target = ScratchFeed;
-
-    fn deref(&self) -> &ScratchFeed {
-        &self.feed
-    }
-}
-
-impl Scratch {
-    /// Connects, installs our tables where they are missing, and clears away what a run that was
-    /// killed has left behind.
-    pub(crate) async fn prepare(target: Target) -> Result<Self> {
-        let database = Changefeed::new(Arc::new(PostgresStore::connect(&target.url).await?));
+impl Place for Scratch {
+    async fn prepare(url: &str) -> Result<Self> {
+        let target = Target::parse(url)?;
+        let store = PostgresStore::connect(&target.url).await?;
         let admin = target.session().await?;
         let alone: bool = admin
             .query_one("select pg_try_advisory_lock($1)", &[&LOCK])
@@ -42,10 +33,11 @@ impl Scratch {
         if !alone {
             return Err(not_alone());
         }
-        let feed = ScratchFeed::prepare(database).await?;
+        let feed = ScratchFeed::prepare(Changefeed::new(Arc::new(store.clone()))).await?;
         let scratch = Scratch {
             target,
             admin,
+            store,
             feed,
         };
         scratch.clear().await?;
@@ -61,28 +53,11 @@ impl Scratch {
                    (like changefeed.numbered including all)",
             )
             .await?;
-        scratch.take_lease().await?;
+        scratch.feed.take_lease().await?;
         Ok(scratch)
     }
 
-    /// A new scratch feed without any history; the one before is removed.
-    pub(crate) async fn feed(&self, shards: i16) -> Result<FeedHandle> {
-        self.drop_feed().await?;
-        self.create(shards).await
-    }
-
-    /// The next value of the sequence.
-    pub(crate) async fn next_change_id(&self) -> Result<i64> {
-        let row = self
-            .admin
-            .query_one("select nextval('changefeed.change_id')", &[])
-            .await
-            .map_err(db)?;
-        Ok(row.get(0))
-    }
-
-    /// The server's name and version.
-    pub(crate) async fn version(&self) -> Result<String> {
+    async fn version(&self) -> Result<String> {
         let row = self
             .admin
             .query_one("select current_setting('server_version')", &[])
@@ -91,8 +66,7 @@ impl Scratch {
         Ok(format!("PostgreSQL {}", row.get::<_, String>(0)))
     }
 
-    /// Settings that make the figures mean something else than one would think.
-    pub(crate) async fn settings(&self) -> Result<Vec<String>> {
+    async fn caveats(&self) -> Result<Vec<String>> {
         let rows = self
             .admin
             .query(
@@ -114,6 +88,12 @@ impl Scratch {
             .collect())
     }
 
+    async fn remove(self) -> Result<()> {
+        self.clear().await
+    }
+}
+
+impl Scratch {
     /// The server's processes that work for whoever has this name, except for the one of `admin`;
     /// `None` where they are not visible from here.
     pub(crate) async fn server_processes(&self, name: &str) -> Result<Option<Vec<String>>> {
@@ -136,9 +116,12 @@ impl Scratch {
         self.admin.batch_execute(statements).await.map_err(db)
     }
 
-    /// Removes everything of the measures.
-    pub(crate) async fn remove(self) -> Result<()> {
-        self.clear().await
+    /// What was filled in goes to the disk before the clock starts. Not every user may ask for that;
+    /// then the first commits are a little slower.
+    pub(crate) async fn write_to_disk(&self) {
+        if let Err(error) = self.run("checkpoint").await {
+            tracing::debug!(%error, "no checkpoint before the measure");
+        }
     }
 
     async fn clear(&self) -> Result<()> {
@@ -150,15 +133,15 @@ impl Scratch {
         self.admin
             .execute(
                 "delete from changefeed.lease where name = $1",
-                &[&self.lease()],
+                &[&self.feed.lease()],
             )
             .await
             .map_err(db)?;
         Ok(())
     }
 
-    async fn drop_feed(&self) -> Result<()> {
-        let Some(feed) = self.existing().await? else {
+    pub(crate) async fn drop_feed(&self) -> Result<()> {
+        let Some(feed) = self.feed.existing().await? else {
             return Ok(());
         };
         // Where nobody else has changes, the tables are emptied at once; deleting millions of

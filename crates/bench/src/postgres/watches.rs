@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use changefeed::postgres::PostgresStore;
 use changefeed::postgres::tokio_postgres::Statement;
-use changefeed::{Result, Watch};
+use changefeed::{Result, Store, Watch};
 
 use super::scratch::Scratch;
 use super::session::{Session, db};
-use crate::report::Findings;
-use crate::scale::Scale;
-use crate::watches::{self, Client, Server, Side};
+use crate::watches::{Client, Server, Side};
 
 const TABLES: &str = "
     create table changefeed_bench.tracked (id bigint primary key, n bigint not null, payload text);
@@ -33,28 +30,20 @@ const FASTEST: &str = "delete from changefeed_bench.queue where ctid = any(array
      select ctid from changefeed_bench.queue order by version limit 1000 for update skip locked)) \
      returning id, version, op";
 
-pub(super) async fn measure(
-    scratch: &Scratch,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let version = scratch.version().await?;
-    for note in scratch.settings().await? {
-        findings.note(note);
-    }
-    scratch.run(TABLES).await?;
-    scratch
-        .run("vacuum analyze changefeed_bench.tracked, changefeed_bench.untracked")
-        .await?;
-    let store = PostgresStore::connect(&scratch.target.url).await?;
-    watches::measure(scratch, Arc::new(store), scale, findings).await?;
-    Ok(version)
-}
-
 impl Server for Scratch {
     type Client = Writer;
     const QUEUE: &'static str = "one worker, batches of 1,000, against delete … returning";
     const FASTEST: Option<&'static str> = Some("the same, against delete … returning by ctid");
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.store.clone())
+    }
+
+    async fn prepare_watched(&self) -> Result<()> {
+        self.run(TABLES).await?;
+        self.run("vacuum analyze changefeed_bench.tracked, changefeed_bench.untracked")
+            .await
+    }
 
     async fn client(&self) -> Result<Writer> {
         let session = self.target.session().await?;

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use changefeed::sqlite::rusqlite::{self, Connection, TransactionBehavior};
-use changefeed::{EventTrigger, Result, TableName};
+use changefeed::{Changefeed, Result, TableName};
 
 use super::publish::write;
 use super::scratch::{Scratch, blocking, db};
-use crate::events::{self, Orders, TRIGGER};
+use crate::events::{self, Orders};
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;
@@ -37,7 +37,7 @@ pub(super) async fn measure(
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    events::refuse_others(&scratch.db).await?;
+    events::refuse_others(scratch.db()).await?;
     // What a run that was killed has left behind.
     clear(scratch).await?;
     scratch.run(CREATE).await?;
@@ -45,7 +45,7 @@ pub(super) async fn measure(
         capture(scratch, scale, findings).await?;
         bulk(scratch, scale, findings).await?;
         scratch.run(CLEAR_LOG).await?;
-        events::deliveries::measure(&scratch.db, scratch, scale, None, findings).await
+        events::deliveries::measure(scratch.db(), scratch, scale, None, findings).await
     }
     .await;
     let cleared = clear(scratch).await;
@@ -54,19 +54,17 @@ pub(super) async fn measure(
 
 async fn clear(scratch: &Scratch) -> Result<()> {
     scratch.run(CLEAR_LOG).await?;
-    for trigger in scratch.db.triggers().await? {
-        if trigger.definition().definition.name.as_str() == TRIGGER {
-            trigger.drop_trigger().await?;
-        }
-    }
+    events::drop_trigger(scratch.db()).await?;
     scratch.run(REMOVE).await
 }
 
 impl Orders for Scratch {
-    async fn send_to(&self, webhook: &str) -> Result<EventTrigger> {
-        let table = TableName::unqualified("changefeed_bench_order");
-        let definition = events::definition(table, webhook)?;
-        self.db.store().create_trigger(&definition, true).await
+    fn db(&self) -> &Changefeed {
+        &self.feed.db
+    }
+
+    fn table(&self) -> TableName {
+        TableName::unqualified("changefeed_bench_order")
     }
 
     async fn order(&self, count: u64) -> Result<()> {

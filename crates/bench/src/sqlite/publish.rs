@@ -19,7 +19,7 @@ pub(super) async fn measure(
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    let feed_id = scratch.feed().await?.definition().id.0;
+    let feed_id = scratch.new_feed().await?.definition().id.0;
     let slice = scale.slice;
     // One connection for both sides: the same journal mode, the same synchronous setting.
     let mut connection = scratch.store.connection()?;

@@ -26,7 +26,7 @@ pub(super) async fn measure(
     findings: &mut Findings<'_>,
 ) -> Result<()> {
     findings.doing(&format!("read: writing {} changes", scale.pages * PAGE));
-    let feed = scratch.feed().await?;
+    let feed = scratch.new_feed().await?;
     let feed_id = feed.definition().id.0;
     let mut connection = scratch.store.connection()?;
     let pages = scale.pages;

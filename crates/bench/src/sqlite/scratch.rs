@@ -3,12 +3,9 @@
 use std::sync::Arc;
 
 use changefeed::sqlite::{SqliteStore, rusqlite};
-use changefeed::{Changefeed, Error, FeedHandle, FeedName, Kind, NewFeed, Result};
+use changefeed::{Changefeed, Error, FeedHandle, Kind, Result};
 
-/// The name of the scratch feed.
-const FEED: &str = "changefeed-bench";
-/// How we know our own feed again after a run that was killed.
-const COMMENT: &str = "made and removed by `changefeed bench feeds`";
+use crate::scratch::{Place, ScratchFeed};
 
 const CREATE: &str = "
 create table changefeed_bench_row (id integer primary key, change_id integer, payload text);
@@ -22,47 +19,37 @@ drop table if exists changefeed_bench_bare;
 /// Everything that the measures share.
 pub(crate) struct Scratch {
     pub(crate) store: SqliteStore,
-    pub(crate) db: Changefeed,
+    pub(crate) feed: ScratchFeed,
 }
 
-impl Scratch {
-    /// Opens the file, installs our tables where they are missing, and clears away what a run
-    /// that was killed has left behind.
-    pub(crate) async fn prepare(path: &str) -> Result<Self> {
+impl Place for Scratch {
+    async fn prepare(path: &str) -> Result<Self> {
         let store = SqliteStore::open(path).await?;
-        let db = Changefeed::new(Arc::new(store.clone()));
-        db.migrate().await?;
-        let feeds = db.feeds().await?;
-        if let Some(feed) = feeds.iter().find(|f| f.name() == FEED)
-            && feed.definition().comment.as_deref() != Some(COMMENT)
-        {
-            return Err(Error::new(
-                Kind::AlreadyExists,
-                format!("the name of the scratch feed, '{FEED}', is in use by another feed"),
-            )
-            .advise("rename that feed, or name another database"));
-        }
-        let scratch = Scratch { store, db };
+        let feed = ScratchFeed::prepare(Changefeed::new(Arc::new(store.clone()))).await?;
+        let scratch = Scratch { store, feed };
         scratch.clear().await?;
         scratch.run(CREATE).await?;
         Ok(scratch)
     }
 
-    /// A new scratch feed without any history; the one before is removed.
-    pub(crate) async fn feed(&self) -> Result<FeedHandle> {
-        self.drop_feed().await?;
-        let name: FeedName = FEED.parse()?;
-        self.db
-            .create_feed(&NewFeed {
-                comment: Some(COMMENT.to_owned()),
-                ..NewFeed::new(name)
-            })
-            .await
+    async fn version(&self) -> Result<String> {
+        Ok(format!("SQLite {}", rusqlite::version()))
     }
 
-    /// Removes everything of the measures.
-    pub(crate) async fn remove(self) -> Result<()> {
+    async fn caveats(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+
+    async fn remove(self) -> Result<()> {
         self.clear().await
+    }
+}
+
+impl Scratch {
+    /// A new scratch feed without any history; the one before is removed.
+    pub(crate) async fn new_feed(&self) -> Result<FeedHandle> {
+        self.drop_feed().await?;
+        self.feed.create(1).await
     }
 
     async fn clear(&self) -> Result<()> {
@@ -71,8 +58,7 @@ impl Scratch {
     }
 
     async fn drop_feed(&self) -> Result<()> {
-        let feeds = self.db.feeds().await?;
-        match feeds.into_iter().find(|f| f.name() == FEED) {
+        match self.feed.existing().await? {
             Some(feed) => feed.drop_feed().await,
             None => Ok(()),
         }

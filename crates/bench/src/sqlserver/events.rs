@@ -1,22 +1,12 @@
-//! Event triggers: capture, fetching, delivery, and what a delivering process takes.
-
-use std::path::Path;
+//! Event triggers, on SQL Server's own terms.
 
 use changefeed::sqlserver::Connection;
-use changefeed::{EventTrigger, Result, TableName};
+use changefeed::{Changefeed, EventTrigger, Result, TableName};
 use tokio::sync::Mutex;
 
 use super::scratch::{Scratch, series};
-use crate::events::{self, Client, Orders, Server, Side, TRIGGER};
-use crate::idle::Backends;
+use crate::events::{Client, Orders, Server, Side};
 use crate::latency::Publish;
-use crate::report::{Budget, Findings};
-use crate::scale::Scale;
-
-/// Who takes turns at writing while events are delivered.
-const TRICKLE: usize = 4;
-/// Larger than any id that the tables give by themselves.
-const FIRST_ID: i64 = 1_000_000_000;
 
 /// Not an identity but a default: the writers of the measures also give ids of their own.
 const TABLES: &str = "
@@ -34,67 +24,13 @@ const NEW: &str = "concat(N'{\"id\":', s.i, N',\"customer\":', s.i % 1000, \
      N',\"note\":\"a note of the customer about order ', s.i, N'\",\"amount\":', s.i, \
      N'.00,\"ordered_at\":\"2026-01-01T12:00:00.000\"}')";
 
-pub(super) async fn measure(
-    scratch: &Scratch,
-    program: &Path,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let version = scratch.version().await?;
-    events::refuse_others(&scratch.db).await?;
-    for note in scratch.caveats() {
-        findings.note(note);
-    }
-    // What a run that was killed has left behind.
-    clear(scratch).await?;
-    scratch
-        .run("create sequence changefeed_bench.order_id as bigint start with 1 increment by 1")
-        .await?;
-    scratch.run(TABLES).await?;
-    let measured = measures(scratch, program, scale, findings).await;
-    findings.doing("removing the events of the measures");
-    clear(scratch).await?;
-    measured.map(|()| version)
-}
-
-async fn measures(
-    scratch: &Scratch,
-    program: &Path,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<()> {
-    events::resources::idle(scratch, program, scale, findings).await?;
-    let mut writers = Vec::new();
-    for _ in 0..TRICKLE {
-        writers.push(Trickle(scratch.session().await?));
-    }
-    let most = Some(Budget::at_most(15.0));
-    events::latency::measure(
-        &scratch.db,
-        scratch,
-        writers,
-        FIRST_ID,
-        scale.follow,
-        most,
-        findings,
-    )
-    .await?;
-    events::capture::single(scratch, scale, findings).await?;
-    events::capture::bulk(scratch, scale, findings).await?;
-    scratch.clear_log().await?;
-    let least = Some(Budget::at_least(0.3));
-    events::deliveries::measure(&scratch.db, scratch, scale, least, findings).await?;
-    scratch.clear_log().await?;
-    events::resources::memory(scratch, program, scale, findings).await?;
-    scratch.clear_log().await?;
-    events::fetch::measure(&scratch.db, scratch, scale, findings).await
-}
-
 impl Orders for Scratch {
-    async fn send_to(&self, webhook: &str) -> Result<EventTrigger> {
-        let table = TableName::qualified("changefeed_bench", "orders");
-        let definition = events::definition(table, webhook)?;
-        self.db.store().create_trigger(&definition, true).await
+    fn db(&self) -> &Changefeed {
+        &self.feed.db
+    }
+
+    fn table(&self) -> TableName {
+        TableName::qualified("changefeed_bench", "orders")
     }
 
     async fn order(&self, count: u64) -> Result<()> {
@@ -119,10 +55,20 @@ fn insert(table: &str, rows: u64) -> String {
 
 impl Server for Scratch {
     type Client = Writer;
-    type Snapshot = Connection;
+    type Trickle = Trickle;
+
+    async fn make_orders(&self) -> Result<()> {
+        self.run("create sequence changefeed_bench.order_id as bigint start with 1 increment by 1")
+            .await?;
+        self.run(TABLES).await
+    }
 
     async fn client(&self) -> Result<Writer> {
         Ok(Writer(Mutex::new(self.session().await?)))
+    }
+
+    async fn trickle(&self) -> Result<Trickle> {
+        Ok(Trickle(self.session().await?))
     }
 
     async fn order_bare(&self, count: u64) -> Result<()> {
@@ -160,7 +106,7 @@ impl Server for Scratch {
     }
 
     async fn come_to_rest(&self) -> Result<()> {
-        self.tidy().await
+        Orders::tidy(self).await
     }
 
     async fn fill_log(&self, trigger: &EventTrigger, events: i64) -> Result<()> {
@@ -174,16 +120,7 @@ impl Server for Scratch {
         .await
     }
 
-    async fn live_under_a_snapshot(
-        &self,
-        trigger: &EventTrigger,
-        events: i64,
-    ) -> Result<Option<Connection>> {
-        let mut holder = self.session().await?;
-        if !super::sweep::allows_snapshots(&mut holder).await? {
-            return Ok(None);
-        }
-        holder.batch(super::sweep::HOLD).await?;
+    async fn live(&self, trigger: &EventTrigger, events: i64) -> Result<()> {
         // The life of an event: captured, taken, delivered. The leases are short, so that what is
         // left of them in the index lies in the past, as it does half a minute later.
         self.run(&format!(
@@ -194,38 +131,24 @@ impl Server for Scratch {
             trigger.id.0,
             series(events)
         ))
-        .await?;
-        Ok(Some(holder))
+        .await
     }
 
-    async fn sessions(&self) -> Result<Option<Vec<String>>> {
-        self.backends().await
+    async fn remove_orders(&self) -> Result<()> {
+        for statement in [
+            "delete from changefeed.event_trigger where schema_name = N'changefeed_bench'",
+            "drop table if exists changefeed_bench.orders",
+            "drop table if exists changefeed_bench.bare_orders",
+            "drop sequence if exists changefeed_bench.order_id",
+        ] {
+            self.run(statement).await?;
+        }
+        Ok(())
     }
 
     fn url(&self) -> &str {
         &self.url
     }
-}
-
-/// Removes the trigger with all its traces.
-async fn clear(scratch: &Scratch) -> Result<()> {
-    scratch.clear_log().await?;
-    for trigger in scratch.db.triggers().await? {
-        if trigger.definition().definition.name.as_str() == TRIGGER {
-            trigger.drop_trigger().await?;
-        }
-    }
-    scratch
-        .run("delete from changefeed.event_trigger where schema_name = N'changefeed_bench'")
-        .await?;
-    for what in [
-        "table if exists changefeed_bench.orders",
-        "table if exists changefeed_bench.bare_orders",
-        "sequence if exists changefeed_bench.order_id",
-    ] {
-        scratch.run(&format!("drop {what}")).await?;
-    }
-    Ok(())
 }
 
 /// One that writes single orders with and without a trigger.
@@ -246,7 +169,7 @@ impl Client for Writer {
 }
 
 /// A writer of orders whose ids are known.
-struct Trickle(Connection);
+pub(crate) struct Trickle(Connection);
 
 impl Publish for Trickle {
     async fn publish(&mut self, change_id: i64) -> Result<()> {

@@ -1,15 +1,14 @@
 //! The feed and the schema that the measures work in, and their removal.
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use changefeed::sqlserver::{Connection, Platform, SqlServerStore, Target};
-use changefeed::{Changefeed, Error, FeedHandle, Kind, Result};
+use changefeed::{Changefeed, Result};
 use tokio::sync::Mutex;
 
 use crate::idle::Backends;
 use crate::machine;
-use crate::scratch::{ScratchFeed, not_alone};
+use crate::scratch::{Place, ScratchFeed, not_alone};
 
 /// Held for the whole run by the one session that measures in this database. Not asked for with no
 /// patience at all: Babelfish does not know how to say no at once.
@@ -55,30 +54,19 @@ pub(crate) struct Scratch {
     pub(crate) url: String,
     pub(crate) admin: Mutex<Connection>,
     pub(crate) store: SqlServerStore,
-    feed: ScratchFeed,
+    pub(crate) feed: ScratchFeed,
 }
 
-impl Deref for Scratch {
-    type Target = ScratchFeed;
-
-    fn deref(&self) -> &ScratchFeed {
-        &self.feed
-    }
-}
-
-impl Scratch {
-    /// Connects, installs our tables where they are missing, and clears away what a run that was
-    /// killed has left behind.
-    pub(crate) async fn prepare(url: &str) -> Result<Self> {
+impl Place for Scratch {
+    async fn prepare(url: &str) -> Result<Self> {
         let target = Target::parse(url)?;
         let store = SqlServerStore::connect(url).await?;
-        let database = Changefeed::new(Arc::new(store.clone()));
         let mut admin = Connection::open(&target).await?;
         let answer = admin.query(ALONE, &[]).await?;
         if answer.first().and_then(|row| row.get::<i32, _>(0)) < Some(0) {
             return Err(not_alone());
         }
-        let feed = ScratchFeed::prepare(database).await?;
+        let feed = ScratchFeed::prepare(Changefeed::new(Arc::new(store.clone()))).await?;
         let scratch = Scratch {
             target,
             url: url.to_owned(),
@@ -89,33 +77,11 @@ impl Scratch {
         scratch.clear().await?;
         scratch.run("create schema changefeed_bench").await?;
         scratch.run(TABLES).await?;
-        scratch.take_lease().await?;
+        scratch.feed.take_lease().await?;
         Ok(scratch)
     }
 
-    /// A new scratch feed without any history; the one before is removed.
-    pub(crate) async fn feed(&self, shards: i16) -> Result<FeedHandle> {
-        self.drop_feed().await?;
-        self.create(shards).await
-    }
-
-    /// The next value of the sequence.
-    pub(crate) async fn next_change_id(&self) -> Result<i64> {
-        let mut admin = self.admin.lock().await;
-        let rows = admin
-            .query("select next value for changefeed.change_id", &[])
-            .await?;
-        let drawn = rows.first().and_then(|row| row.get(0));
-        drawn.ok_or_else(|| Error::new(Kind::Database, "the sequence gave no value"))
-    }
-
-    /// A connection of the bare side: the same driver.
-    pub(crate) async fn session(&self) -> Result<Connection> {
-        Connection::open(&self.target).await
-    }
-
-    /// The server's name and version.
-    pub(crate) async fn version(&self) -> Result<String> {
+    async fn version(&self) -> Result<String> {
         let sql = "select convert(varchar(40), serverproperty('ProductVersion'))";
         let rows = self.admin.lock().await.query(sql, &[]).await?;
         let version: &str = rows.first().and_then(|row| row.get(0)).unwrap_or("?");
@@ -125,15 +91,25 @@ impl Scratch {
         })
     }
 
-    /// What makes the figures mean something else than one would think.
-    pub(crate) fn caveats(&self) -> Vec<String> {
-        match self.store.platform() {
+    async fn caveats(&self) -> Result<Vec<String>> {
+        Ok(match self.store.platform() {
             Platform::SqlServer => Vec::new(),
             Platform::Babelfish => vec![
                 "this is Babelfish: both sides run on it, but the budgets are for SQL Server"
                     .to_owned(),
             ],
-        }
+        })
+    }
+
+    async fn remove(self) -> Result<()> {
+        self.clear().await
+    }
+}
+
+impl Scratch {
+    /// A connection of the bare side: the same driver.
+    pub(crate) async fn session(&self) -> Result<Connection> {
+        Connection::open(&self.target).await
     }
 
     /// Runs a batch that returns nothing.
@@ -149,11 +125,6 @@ impl Scratch {
         }
     }
 
-    /// Removes everything of the measures.
-    pub(crate) async fn remove(self) -> Result<()> {
-        self.clear().await
-    }
-
     async fn clear(&self) -> Result<()> {
         self.drop_feed().await?;
         for table in EVERY_TABLE {
@@ -165,13 +136,13 @@ impl Scratch {
         self.run("drop schema if exists changefeed_bench").await?;
         self.run(&format!(
             "delete from changefeed.lease where name = N'{}'",
-            self.lease()
+            self.feed.lease()
         ))
         .await
     }
 
-    async fn drop_feed(&self) -> Result<()> {
-        match self.existing().await? {
+    pub(crate) async fn drop_feed(&self) -> Result<()> {
+        match self.feed.existing().await? {
             Some(feed) => feed.drop_feed().await,
             None => Ok(()),
         }

@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use changefeed::sqlserver::Connection;
-use changefeed::{Result, Watch};
+use changefeed::{Result, Store, Watch};
 use tokio::sync::Mutex;
 
 use super::scratch::{Scratch, series};
-use crate::report::Findings;
-use crate::scale::Scale;
-use crate::watches::{self, Client, ROWS, Server, Side};
+use crate::watches::{Client, ROWS, Server, Side};
 
 const TABLES: &str = "
 create table changefeed_bench.tracked (id bigint not null primary key, n bigint not null,
@@ -22,33 +20,27 @@ create table changefeed_bench.queue (id bigint not null primary key, op smallint
 /// How a queue without us would be worked off, one batch in one statement.
 const BARE: &str = "delete top (1000) from changefeed_bench.queue output deleted.id, deleted.op";
 
-pub(super) async fn measure(
-    scratch: &Scratch,
-    scale: &Scale,
-    findings: &mut Findings<'_>,
-) -> Result<String> {
-    let version = scratch.version().await?;
-    for note in scratch.caveats() {
-        findings.note(note);
+impl Server for Scratch {
+    type Client = Writer;
+    const QUEUE: &'static str = "one worker, batches of 1,000, against delete … output";
+    const FASTEST: Option<&'static str> = None;
+
+    fn store(&self) -> Arc<dyn Store> {
+        Arc::new(self.store.clone())
     }
-    scratch.run(TABLES).await?;
-    for table in ["tracked", "untracked"] {
-        scratch
-            .run(&format!(
+
+    async fn prepare_watched(&self) -> Result<()> {
+        self.run(TABLES).await?;
+        for table in ["tracked", "untracked"] {
+            self.run(&format!(
                 "insert into changefeed_bench.{table} (id, n, payload) \
                  select s.i, 0, N'a row of an application' from {}",
                 series(ROWS)
             ))
             .await?;
+        }
+        Ok(())
     }
-    watches::measure(scratch, Arc::new(scratch.store.clone()), scale, findings).await?;
-    Ok(version)
-}
-
-impl Server for Scratch {
-    type Client = Writer;
-    const QUEUE: &'static str = "one worker, batches of 1,000, against delete … output";
-    const FASTEST: Option<&'static str> = None;
 
     async fn client(&self) -> Result<Writer> {
         Ok(Writer(Mutex::new(self.session().await?)))

@@ -4,26 +4,20 @@ use std::time::Instant;
 
 use changefeed::{After, Cursor, DEFAULT_START, FeedHandle, Result, ShardId};
 
-use super::scratch::Scratch;
+use super::{Reader, Server};
+use crate::http::PAGE;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
 use crate::scale::Scale;
 
-/// Changes per page.
-pub(super) const PAGE: usize = 1000;
-
-const BARE: &str = "select top (@P4) change_sequence_number, change_id from changefeed.change \
-     where feed_id = @P1 and shard = @P2 and change_sequence_number > @P3 \
-     order by change_sequence_number";
-
 pub(super) async fn measure(
-    scratch: &Scratch,
+    server: &impl Server,
     feed: &FeedHandle,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    let mut session = scratch.session().await?;
-    let limit = PAGE as i64;
+    server.tidy().await?;
+    let mut reader = server.reader().await?;
     let (mut ours, mut bare) = (Sample::default(), Sample::default());
     for round in 0..=scale.rounds {
         findings.doing(&format!(
@@ -35,12 +29,8 @@ pub(super) async fn measure(
         let mut after = DEFAULT_START;
         let mut read = 0_usize;
         for _ in 0..scale.pages {
-            let rows = session
-                .query(BARE, &[&feed.definition().id.0, &0_i16, &after, &limit])
-                .await?;
-            let page: Vec<(Option<i64>, Option<i64>)> =
-                rows.iter().map(|row| (row.get(0), row.get(1))).collect();
-            after = page.last().and_then(|change| change.0).unwrap_or(after);
+            let page = reader.page(feed, after, PAGE).await?;
+            after = page.last().map_or(after, |change| change.0);
             read += page.len();
         }
         let bare_rate = read as f64 / began.elapsed().as_secs_f64();

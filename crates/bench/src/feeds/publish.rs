@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed::Result;
-use changefeed::sqlserver::Connection;
-use tokio::sync::Mutex;
 
-use super::scratch::Scratch;
+use super::{Server, Side, Writer};
 use crate::rate;
 use crate::report::{Budget, Findings, Measure};
 use crate::sample::Sample;
@@ -17,58 +15,17 @@ use crate::sweeping::Sweeping;
 /// Connections that write at the same time.
 const CLIENTS: usize = 8;
 
-const BARE: &str = "insert into changefeed_bench.bare_row (payload) values \
-     (N'a row of an application, with about a hundred characters of text in it, as such rows often \
-     have.')";
-
-#[derive(Clone, Copy)]
-enum Side {
-    Bare,
-    Ours,
-}
-
-struct Writer {
-    session: Mutex<Connection>,
-    ours: String,
-}
-
-impl Writer {
-    /// One batch on either side.
-    async fn write(&self, side: Side) -> Result<()> {
-        let sql = match side {
-            Side::Bare => BARE,
-            Side::Ours => &self.ours,
-        };
-        self.session.lock().await.batch(sql).await
-    }
-}
-
-/// As docs/sqlserver.md has it.
-fn ours(feed_id: i16, shard: i16) -> String {
-    format!(
-        "begin transaction; \
-         declare @change_id bigint = next value for changefeed.change_id; \
-         insert into changefeed_bench.row (change_id, payload) values \
-         (@change_id, N'a row of an application, with about a hundred characters of text in it, \
-          as such rows often have.'); \
-         insert into changefeed.change (feed_id, shard, change_id) \
-         values ({feed_id}, {shard}, @change_id); \
-         commit transaction"
-    )
-}
-
 pub(super) async fn measure(
-    scratch: &Scratch,
+    server: &impl Server,
     scale: &Scale,
     findings: &mut Findings<'_>,
 ) -> Result<()> {
-    let feed = scratch.feed(2).await?;
+    let scratch = server.scratch();
+    let feed = server.new_feed(2).await?;
     let mut writers = Vec::new();
     for client in 0..CLIENTS {
-        writers.push(Arc::new(Writer {
-            session: Mutex::new(scratch.session().await?),
-            ours: ours(feed.definition().id.0, i16::from(client % 2 == 1)),
-        }));
+        let shard = i16::from(client % 2 == 1);
+        writers.push(Arc::new(server.writer(&feed, shard).await?));
     }
     // Slices take turns, so that whatever else the machine does meets all of them alike.
     for side in [Side::Bare, Side::Ours] {
@@ -101,7 +58,7 @@ pub(super) async fn measure(
 }
 
 /// Everybody writes for a while; transactions per second.
-async fn write(writers: &[Arc<Writer>], side: Side, length: Duration) -> Result<f64> {
+async fn write<W: Writer>(writers: &[Arc<W>], side: Side, length: Duration) -> Result<f64> {
     rate::transactions(writers, length, move |writer| async move {
         writer.write(side).await
     })
