@@ -6,7 +6,7 @@ use crate::{Error, Kind, Result};
 
 /// The version of the schema that this program was written for; the same number on every
 /// database.
-pub const SCHEMA_VERSION: i32 = 5;
+pub const SCHEMA_VERSION: i32 = 6;
 
 /// What is installed in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,12 +12,13 @@ use crate::error::db;
 use crate::{PostgresStore, surroundings};
 
 /// Every step, by ascending version.
-const MIGRATIONS: [(i32, &str); 5] = [
+const MIGRATIONS: [(i32, &str); 6] = [
     (1, include_str!("../migrations/0001_feeds.sql")),
     (2, include_str!("../migrations/0002_ulids.sql")),
     (3, include_str!("../migrations/0003_events.sql")),
     (4, include_str!("../migrations/0004_watches.sql")),
     (5, include_str!("../migrations/0005_access.sql")),
+    (6, include_str!("../migrations/0006_clean_up.sql")),
 ];
 
 /// An arbitrary key for the advisory lock that keeps migrations apart.

@@ -14,12 +14,13 @@ use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
 /// Each brings the schema from the version before to its own, which it writes to
 /// `changefeed_schema`.
-const MIGRATIONS: [&str; 5] = [
+const MIGRATIONS: [&str; 6] = [
     include_str!("../migrations/0001_feeds.sql"),
     include_str!("../migrations/0002_ulids.sql"),
     include_str!("../migrations/0003_events.sql"),
     include_str!("../migrations/0004_watches.sql"),
     include_str!("../migrations/0005_access.sql"),
+    include_str!("../migrations/0006_clean_up.sql"),
 ];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);

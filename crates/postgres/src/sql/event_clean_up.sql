@@ -17,15 +17,18 @@ with kept as materialized (
 ),
 doomed as materialized (
     select e.change_id
-    from changefeed.event e
-    left join kept k on k.trigger_id = e.trigger_id
-    where (e.state in ('d', 'a') or ($4 and e.state = 'e'))
-      and e.created_at < clock_timestamp() - $2 * interval '1 second'
-      and ($1::integer is null or e.trigger_id = $1)
-      and (k.from_change is null or e.change_id < k.from_change)
-    order by e.change_id
+    from changefeed.event_trigger t
+    left join kept k on k.trigger_id = t.trigger_id
+    cross join lateral (
+        select e.change_id from changefeed.event e
+        where e.trigger_id = t.trigger_id and e.state <> 'p' and ($4 or e.state <> 'e')
+          and e.created_at < clock_timestamp() - $2 * interval '1 second'
+          and (k.from_change is null or e.change_id < k.from_change)
+        order by e.created_at
+        limit $3
+        for update skip locked) e
+    where $1::integer is null or t.trigger_id = $1
     limit $3
-    for update of e skip locked
 ),
 attempts as (
     delete from changefeed.event_attempt a using doomed d where a.change_id = d.change_id

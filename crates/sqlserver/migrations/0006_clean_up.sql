@@ -1,0 +1,14 @@
+-- changefeed 6: cleaning up and trimming do not read all there is, on SQL Server 2017 and later, Azure SQL, and
+-- Babelfish for PostgreSQL.
+
+-- What is finished, by age. Delivery pays for this one, not the writer of the application.
+create index ix_event_finished on changefeed.event (trigger_id, created_at) where state <> 'p';
+GO
+
+-- Until where a shard is old enough to be trimmed.
+create index ix_progress_swept on changefeed.progress (feed_id, shard, swept_at)
+    include (last_change_sequence_number);
+GO
+
+insert into changefeed.schema_version (version) values (6);
+GO
