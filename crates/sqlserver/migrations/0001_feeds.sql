@@ -576,7 +576,10 @@ GO
 GO
 
 -- A trigger that publishes to a feed that is gone would fail the application's writes.
-create trigger changefeed.feed_delete on changefeed.feed after delete as
+-- In the name of the owner: a trigger that whoever deletes may not see would be left behind.
+create trigger changefeed.feed_delete on changefeed.feed
+    with execute as owner --@sqlserver
+    after delete as
 begin
     set nocount on;
     --@babelfish delete s from changefeed.shard s join deleted d on d.feed_id = s.feed_id;
@@ -633,7 +636,7 @@ begin
         end;
         set @place = @place + 1;
     end;
-    return convert(smallint, (((@total * 40503) % 4294967296) / 4096) % @shards);
+    return convert(smallint, (((@total * 40503) % convert(bigint, 4294967296)) / 4096) % @shards);
 end;
 GO
 

@@ -85,7 +85,7 @@ create table changefeed.ulid_pulse (
     shard_id       int not null,
     transaction_id bigint not null,
     alive_at       datetime2(3) not null,
-    constraint pk_ulid_pulse primary key (feed_id, shard_id)
+    constraint pk_ulid_pulse primary key (feed_id, shard_id, transaction_id)
         with (allow_page_locks = off) --@sqlserver
 );
 -- Shards do not wait for each other: neither for a page nor for a table.

@@ -135,7 +135,7 @@ begin
         end;
         -- Rows of transactions that are still open are locked, and passed over.
         if @level <> 5
-            delete from changefeed.ulid_life with (readpast) where feed_id = @feed_id and shard_id = @shard_id;
+            delete from changefeed.ulid_life with (readcommittedlock, readpast, rowlock) where feed_id = @feed_id and shard_id = @shard_id;
     end;
     if @floor_time is null or @time > @floor_time
     begin
@@ -145,7 +145,7 @@ begin
         -- As numbers, because Babelfish adds bytes up instead of joining them. The highest bit of
         -- 48 is the sign of 64 from the year 6429 on.
         set @milliseconds = datediff_big(millisecond, '1970-01-01', @time);
-        if @milliseconds >= 140737488355328 set @milliseconds = @milliseconds - 281474976710656;
+        if @milliseconds >= 140737488355328 set @milliseconds = @milliseconds - convert(bigint, 281474976710656);
         set @start = convert(bigint, convert(int, substring(@random, 1, 2))) & 65535; --@sqlserver
         set @low = convert(bigint, substring(@random, 3, 8)); --@sqlserver
         --@babelfish set @start = convert(bigint, convert(int, substring(@uuid, 1, 2))) & 65535;
@@ -153,7 +153,7 @@ begin
         set @start = @milliseconds * 65536 + @start;
         set @high = convert(binary(8), @start);
         -- The second-highest bit is cleared, so that counting upwards never overflows.
-        set @low = @low & -4611686018427387905;
+        set @low = @low & convert(bigint, -4611686018427387905);
     end
     else
     begin
@@ -239,17 +239,14 @@ create procedure changefeed.ulid_beat @feed_id uniqueidentifier, @shard_id int, 
 begin
     set nocount on;
     set xact_abort on;
-    update changefeed.ulid_pulse set transaction_id = @transaction_id, alive_at = sysutcdatetime()
-    where feed_id = @feed_id and shard_id = @shard_id;
-    if @@rowcount = 0
-    begin try
-        insert into changefeed.ulid_pulse (feed_id, shard_id, transaction_id, alive_at)
-        values (@feed_id, @shard_id, @transaction_id, sysutcdatetime());
-    end try
-    begin catch
-        -- Another was quicker; the next beat is ours.
-        if error_number() not in (2627, 2601) throw;
-    end catch;
+    update changefeed.ulid_pulse set alive_at = sysutcdatetime()
+    where feed_id = @feed_id and shard_id = @shard_id and transaction_id = @transaction_id;
+    if @@rowcount > 0 return;
+    insert into changefeed.ulid_pulse (feed_id, shard_id, transaction_id, alive_at)
+    values (@feed_id, @shard_id, @transaction_id, sysutcdatetime());
+    -- What transactions of long ago have left behind.
+    delete from changefeed.ulid_pulse
+    where feed_id = @feed_id and shard_id = @shard_id and alive_at < dateadd(hour, -1, sysutcdatetime());
 end;
 GO
 

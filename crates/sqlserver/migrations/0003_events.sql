@@ -110,7 +110,7 @@ create table changefeed.event_salt (
     salt      bigint not null
 );
 insert into changefeed.event_salt (singleton, salt)
-select 1, convert(bigint, convert(binary(8), substring(convert(binary(16), newid()), 9, 8))) & 1152921504606846975;
+select 1, convert(bigint, convert(binary(8), substring(convert(binary(16), newid()), 9, 8))) & convert(bigint, 1152921504606846975);
 GO
 
 -- How far the existing rows of a table have become events.

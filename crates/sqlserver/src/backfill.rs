@@ -57,7 +57,7 @@ async fn begin(connection: &mut Connection, feed: &Feed, table: &Table) -> Resul
             "select min(l.start - l.low) from changefeed.shard s \
              cross apply (select isnull(s.start, s.last_change_sequence_number) as start) b \
              cross apply (select b.start, (select max(v.number) from \
-                 (values (b.start - 1000000000000000), (s.trimmed_to), (convert(bigint, 0))) \
+                 (values (b.start - convert(bigint, 1000000000000000)), (s.trimmed_to), (convert(bigint, 0))) \
                  v(number)) as low) l \
              where s.feed_id = @P1",
             &[&feed.id.0],
@@ -109,7 +109,14 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
     let declare: Vec<String> = columns
         .iter()
         .zip(&variables)
-        .map(|(column, variable)| format!("declare {variable} {};", column.type_sql))
+        .map(|(column, variable)| {
+            // A variable has the code page of the database, whatever its type: the text stays a text.
+            let kind = match column.collation {
+                Some(_) => "nvarchar(4000)",
+                None => &column.type_sql,
+            };
+            format!("declare {variable} {kind};")
+        })
         .collect();
     let position: Vec<String> = columns
         .iter()
@@ -117,7 +124,18 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
         .enumerate()
         .map(|(n, (column, variable))| {
             let text = format!("json_value(@last, '$[{n}]')");
-            format!("set {variable} = {};", json::from_text(column, &text))
+            match column.collation {
+                Some(_) => format!("set {variable} = {text};"),
+                None => format!("set {variable} = {};", json::from_text(column, &text)),
+            }
+        })
+        .collect();
+    let values: Vec<String> = columns
+        .iter()
+        .zip(variables)
+        .map(|(column, variable)| match column.collation {
+            Some(_) => json::from_text(column, &variable),
+            None => variable,
         })
         .collect();
     // Row values cannot be compared here. Whoever uses this says `option (recompile)`: only a plan for
@@ -129,16 +147,16 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
     let turns: Vec<String> = (0..names.len())
         .map(|n| {
             let mut parts: Vec<String> = (0..n)
-                .map(|k| format!("{} = {}", names[k], variables[k]))
+                .map(|k| format!("{} = {}", names[k], values[k]))
                 .collect();
-            parts.push(format!("{} > {}", names[n], variables[n]));
+            parts.push(format!("{} > {}", names[n], values[n]));
             format!("({})", parts.join(" and "))
         })
         .collect();
     // What the index is entered by.
     let enter = match turns.len() {
         0 | 1 => String::new(),
-        _ => format!("{} >= {} and ", names[0], variables[0]),
+        _ => format!("{} >= {} and ", names[0], values[0]),
     };
     Resume {
         declare: declare.join("\n"),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, Settled, Take, Watch, WatchSettings, crash_point,
 };
-use tiberius::Row;
+use tiberius::{Row, ToSql};
 
 use crate::SqlServerStore;
 use crate::connection::Connection;
@@ -279,7 +279,7 @@ impl Backlog {
         batch: &Batch,
         lease: Duration,
     ) -> Result<u64> {
-        let rows = send(connection, &self.renew_sql(batch, lease)).await?;
+        let rows = send_about(connection, &self.renew_sql(lease), batch).await?;
         Ok(number(rows.first(), 0))
     }
 
@@ -290,7 +290,8 @@ impl Backlog {
         outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
-        let rows = send(connection, &self.settle_sql(batch, outcome, settings)).await?;
+        let sql = self.settle_sql(batch.attempt, outcome, settings);
+        let rows = send_about(connection, &sql, batch).await?;
         if !matches!(outcome, BatchOutcome::Failed { .. }) {
             // A newer change of a row may wait, or what was given back.
             self.learn(|known| known.busy = true);
@@ -321,6 +322,13 @@ pub(crate) async fn send(connection: &mut Connection, sql: &str) -> Result<Vec<R
     let results = connection.simple(sql).await.map_err(explain)?;
     let mut with_rows = results.into_iter().rev();
     Ok(with_rows.find(|rows| !rows.is_empty()).unwrap_or_default())
+}
+
+/// The same about the rows that a batch holds.
+async fn send_about(connection: &mut Connection, sql: &str, batch: &Batch) -> Result<Vec<Row>> {
+    let (first, last) = batch.versions;
+    let which: [&dyn ToSql; 3] = [&first, &last, &batch.generation];
+    connection.tried(sql, &which).await.map_err(explain)
 }
 
 /// What went wrong with a statement about a watched table.

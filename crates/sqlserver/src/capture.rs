@@ -1,18 +1,18 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Kind, Result, fill};
+use changefeed_core::{Error, FeedId, Result, fill};
 
 use crate::connection::Connection;
-use crate::event_install::{Patience, wait_for_writers};
 use crate::quote;
 use crate::source::Table;
+use crate::table_trigger::{self, Patience};
 
 /// Known by this name to `delete from changefeed.feed`, which drops it.
 pub(crate) fn trigger_name(feed: FeedId) -> String {
     format!("changefeed_{feed}")
 }
 
-/// Creates the trigger for a feed with these shards.
+/// Creates the trigger for a feed with these shards, in place of the one that is there.
 pub(crate) async fn install(
     connection: &mut Connection,
     feed: FeedId,
@@ -22,38 +22,7 @@ pub(crate) async fn install(
     patience: Patience,
 ) -> Result<()> {
     let sql = trigger(feed, table, shard_by, shards)?;
-    wait_for_writers(connection, patience.milliseconds()).await?;
-    connection
-        .batch(&sql)
-        .await
-        .map_err(|error| match error.kind() {
-            Kind::Permission => may_not_create_trigger(table, error),
-            Kind::Busy => written_to(&table.name.to_string(), error),
-            _ => error,
-        })?;
-    wait_for_writers(connection, Patience::USUAL).await
-}
-
-/// Writers did not let us at their table in time.
-pub(crate) fn written_to(table: &str, error: Error) -> Error {
-    Error::new(
-        Kind::Busy,
-        format!("somebody has been writing to {table} for too long"),
-    )
-    .advise("try again when there are no long transactions on it")
-    .caused_by(error)
-}
-
-pub(crate) fn may_not_create_trigger(table: &Table, error: Error) -> Error {
-    Error::new(
-        Kind::Permission,
-        format!(
-            "the database user may not create a trigger on {}",
-            table.name
-        ),
-    )
-    .advise(format!("grant alter on {} to this user", table.sql))
-    .caused_by(error)
+    table_trigger::put(connection, table, &trigger_name(feed), &sql, &[], patience).await
 }
 
 /// The trigger as SQL.
@@ -78,41 +47,6 @@ pub(crate) fn trigger(
             ("new_shard", &table.shard_expression("i", shard_by, shards)?),
         ],
     ))
-}
-
-/// Removes the trigger, wherever its table is by now.
-pub(crate) async fn uninstall(
-    connection: &mut Connection,
-    feed: FeedId,
-    patience: Patience,
-) -> Result<()> {
-    let rows = connection
-        .query(
-            "select schema_name(o.schema_id), object_name(t.parent_id) from sys.triggers t \
-             join sys.objects o on o.object_id = t.object_id where t.name = @P1",
-            &[&trigger_name(feed)],
-        )
-        .await?;
-    if rows.is_empty() {
-        return Ok(());
-    }
-    wait_for_writers(connection, patience.milliseconds()).await?;
-    for row in rows {
-        let schema = row.get::<&str, _>(0).unwrap_or("dbo");
-        let drop = format!(
-            "drop trigger {}.{}",
-            quote::identifier(schema),
-            quote::identifier(&trigger_name(feed))
-        );
-        connection
-            .batch(&drop)
-            .await
-            .map_err(|error| match error.kind() {
-                Kind::Busy => written_to(row.get(1).unwrap_or("its table"), error),
-                _ => error,
-            })?;
-    }
-    wait_for_writers(connection, Patience::USUAL).await
 }
 
 /// Checks that changes can be captured from a table, and says why not.
@@ -214,7 +148,6 @@ mod tests {
             "set rowcount 0;",
             "set ansi_warnings on;",
             "set ansi_padding on;",
-            "set arithabort on;",
             "set concat_null_yields_null on;",
             "set numeric_roundabort off;",
         ] {

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
-use deadpool::managed::{self, Metrics, Object, RecycleError, RecycleResult};
+use deadpool::managed::{self, Metrics, Object, QueueMode, RecycleError, RecycleResult};
 use socket2::{SockRef, TcpKeepalive};
 use tiberius::{Client, QueryStream, Row, ToSql};
 use tokio::net::TcpStream;
@@ -244,6 +244,9 @@ impl managed::Manager for Manager {
 pub(crate) fn pool(target: Target) -> Result<Pool> {
     Pool::builder(Manager(target))
         .max_size(POOL_SIZE)
+        // The one that was used last: what it has read and planned already is quick, and on Babelfish, which
+        // reads a long statement anew in every session, by a hundred times.
+        .queue_mode(QueueMode::Lifo)
         .build()
         .map_err(|e| Error::new(Kind::Unavailable, "no connection pool").caused_by(e))
 }

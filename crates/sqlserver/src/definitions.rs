@@ -1,14 +1,16 @@
 //! Definitions, many at once.
 
+use std::collections::VecDeque;
+
 use async_trait::async_trait;
 use changefeed_core::{
-    DefinitionStore, Error, FeedId, Result, Step, TableName, WatchStore, crash_point,
+    DefinitionStore, Error, FeedId, Result, Step, TableName, Watch, crash_point,
 };
 
 use crate::connection::Connection;
-use crate::platform::Platform;
 use crate::source::Table;
-use crate::{SqlServerStore, event_install, feeds, triggers};
+use crate::watches::{self, Opening};
+use crate::{SqlServerStore, feeds, table_trigger, triggers};
 
 #[async_trait]
 impl DefinitionStore for SqlServerStore {
@@ -17,78 +19,96 @@ impl DefinitionStore for SqlServerStore {
         Ok(Table::find(&mut connection, table).await?.name)
     }
 
-    // Differs: watches have their own transactions here, one each, before that of all other steps. What
-    // is cut off in between is completed by applying it again.
     async fn apply(&self, steps: &[Step]) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let mut openings = VecDeque::new();
         for step in steps {
-            match step {
-                Step::PutWatch(spec) => drop(self.open_watch(spec).await?),
-                Step::DropWatch(watch) => self.drop_watch(watch).await?,
-                _ => {}
+            if let Step::PutWatch(spec) = step {
+                openings.push_back(Opening::look(&mut connection, spec).await?);
             }
         }
-        let mut connection = self.connection().await?;
         connection.begin().await?;
         let taken = async {
-            let mut touched = Vec::new();
-            for step in steps.iter().filter(|step| step.watch().is_none()) {
-                touched.extend(take(&mut connection, self.inner.platform, step).await?);
+            let mut touched = Touched::default();
+            for step in steps {
+                touched.take(&mut connection, step, &mut openings).await?;
                 crash_point("apply.step");
             }
             connection.commit().await?;
             Ok(touched)
         };
-        match taken.await {
-            Ok(touched) => {
-                for feed in touched {
-                    self.inner.joins.forget(feed);
-                }
-                Ok(())
-            }
+        let touched = match taken.await {
+            Ok(touched) => touched,
             Err(error) => {
-                event_install::give_up(&mut connection).await;
-                Err(error)
+                table_trigger::give_up(&mut connection).await;
+                return Err(error);
             }
+        };
+        drop(connection);
+        crash_point("apply.after_commit");
+        for feed in touched.feeds {
+            self.inner.joins.forget(feed);
         }
+        for watch in &touched.dropped {
+            self.inner.backlogs.forget(&watch.leases_table);
+        }
+        for watch in &touched.opened {
+            self.opened(watch).await?;
+        }
+        Ok(())
     }
 }
 
-/// Takes one step. Returns the feed whose pages may be joined in another way from now on.
-async fn take(
-    connection: &mut Connection,
-    platform: Platform,
-    step: &Step,
-) -> Result<Option<FeedId>> {
-    match step {
-        Step::CreateFeed(new) => Ok(Some(feeds::create(connection, new).await?.id)),
-        Step::ChangeFeed(feed) => {
-            feeds::change(connection, feed).await?;
-            Ok(None)
-        }
-        Step::DropFeed(feed) => {
-            feeds::drop(connection, feed).await?;
-            Ok(Some(feed.id))
-        }
-        Step::CreateTrigger(definition) => {
-            let (_, feed) = triggers::create(connection, platform, definition, false).await?;
-            Ok(feed)
-        }
-        Step::ChangeTrigger(definition) => {
-            let (_, feed) = triggers::create(connection, platform, definition, true).await?;
-            Ok(feed)
-        }
-        Step::PauseTrigger(name, reason) => {
-            match triggers::pause(connection, name, None, reason.as_deref()).await? {
-                true => Ok(None),
-                false => Err(Error::not_found(format!(
-                    "trigger '{name}' is not there any more"
-                ))),
+/// What others have to hear of when everything is done.
+#[derive(Default)]
+struct Touched {
+    /// Feeds whose pages may be joined in another way from now on.
+    feeds: Vec<FeedId>,
+    opened: Vec<Watch>,
+    dropped: Vec<Watch>,
+}
+
+impl Touched {
+    /// Takes one step. Watches that are put were looked at before, in this order.
+    async fn take(
+        &mut self,
+        connection: &mut Connection,
+        step: &Step,
+        openings: &mut VecDeque<Opening>,
+    ) -> Result<()> {
+        match step {
+            Step::CreateFeed(new) => self.feeds.push(feeds::create(connection, new).await?.id),
+            Step::ChangeFeed(feed) => feeds::change(connection, feed).await?,
+            Step::DropFeed(feed) => {
+                feeds::drop(connection, feed).await?;
+                self.feeds.push(feed.id);
+            }
+            Step::CreateTrigger(definition) => {
+                let (_, feed) = triggers::create(connection, definition, false).await?;
+                self.feeds.extend(feed);
+            }
+            Step::ChangeTrigger(definition) => {
+                let (_, feed) = triggers::create(connection, definition, true).await?;
+                self.feeds.extend(feed);
+            }
+            Step::PauseTrigger(name, reason) => {
+                if !triggers::pause(connection, name, None, reason.as_deref()).await? {
+                    return Err(Error::not_found(format!(
+                        "trigger '{name}' is not there any more"
+                    )));
+                }
+            }
+            Step::DropTrigger(trigger) => triggers::drop(connection, trigger).await?,
+            Step::PutWatch(spec) => {
+                if let Some(opening) = openings.pop_front() {
+                    self.opened.push(opening.make(connection, spec).await?);
+                }
+            }
+            Step::DropWatch(watch) => {
+                watches::remove(connection, watch).await?;
+                self.dropped.push(watch.clone());
             }
         }
-        Step::DropTrigger(trigger) => {
-            triggers::drop(connection, trigger).await?;
-            Ok(None)
-        }
-        Step::PutWatch(_) | Step::DropWatch(_) => Ok(None),
+        Ok(())
     }
 }

@@ -70,8 +70,9 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
         55604 => Error::invalid(message),
         // What our own guards refuse.
         55401 | 55402 => Error::invalid(message),
-        // Deadlock victim, lock timeout, snapshot conflict.
-        1205 | 1222 | 3960 => Error::new(Kind::Busy, message),
+        // Deadlock victim, lock timeout, no room for a lock, snapshot conflict; what was read without a
+        // lock moved meanwhile.
+        1205 | 1222 | 1204 | 3960 | 3961 | 601 => Error::new(Kind::Busy, message),
         // Azure: moving, throttled, too many requests, out of reach; shutting down; starting.
         40613
         | 40501

@@ -14,11 +14,11 @@ use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::event_capture::{Around, Plan, trigger_name};
-use crate::event_install::{self, Patience};
 use crate::platform::Platform;
 use crate::source::Table;
+use crate::table_trigger::{self, Patience};
 use crate::triggers::{rewrite, trigger};
-use crate::{SqlServerStore, event_feeds};
+use crate::{SqlServerStore, event_feeds, event_install};
 
 /// An event trigger beside its table as it is now.
 struct Look {
@@ -38,6 +38,8 @@ struct Look {
     /// Whether it is on its table, and whether it is switched off.
     installed: bool,
     disabled: bool,
+    /// It may be there, but is not for this user to see.
+    hidden: bool,
 }
 
 impl Look {
@@ -56,6 +58,7 @@ impl Look {
             wanted: Ok(None),
             installed: false,
             disabled: false,
+            hidden: false,
             trigger,
         };
         let Some(table) = table else {
@@ -77,12 +80,13 @@ impl Look {
         let installed = connection
             .query(
                 include_str!("sql/event_installed.sql"),
-                &[&trigger_name(look.trigger.id)],
+                &[&table_id, &trigger_name(look.trigger.id)],
             )
             .await?;
         if let Some(there) = installed.first() {
             look.installed = there.get(0) == Some(table_id);
             look.disabled = there.get::<bool, _>(1) == Some(true);
+            look.hidden = there.get::<bool, _>(2) == Some(true);
         }
         look.around = Around {
             binding: event_feeds::binding(connection, &look.definition, row.get(8)).await?,
@@ -108,7 +112,7 @@ impl Look {
     }
 
     fn is_missing(&self) -> bool {
-        matches!(&self.wanted, Ok(Some(_))) && !self.installed
+        matches!(&self.wanted, Ok(Some(_))) && !self.installed && !self.hidden
     }
 
     fn finding(
@@ -228,14 +232,13 @@ impl SqlServerStore {
                 return Ok(false);
             }
             rewrite(&mut connection, id, &look.definition, table).await?;
-            let platform = self.inner.platform;
-            event_install::install(&mut connection, &plan, platform, Patience::Moment).await?;
+            event_install::install(&mut connection, &plan, Patience::Moment).await?;
             connection.commit().await?;
             Ok(true)
         }
         .await;
         if !matches!(done, Ok(true)) {
-            event_install::give_up(&mut connection).await;
+            table_trigger::give_up(&mut connection).await;
         }
         done
     }
@@ -331,10 +334,22 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
     if look.table.is_none() {
         findings.push(look.finding(
             Severity::Problem,
-            format!("its table {table} was dropped"),
-            format!("`changefeed trigger drop {name}` removes it"),
+            format!("its table {table} was dropped, or this user may not see it"),
+            format!(
+                "`changefeed trigger drop {name}` removes it; `grant select on {table}` shows the table"
+            ),
         ));
         return;
+    }
+    if look.hidden {
+        findings.push(look.finding(
+            Severity::Note,
+            format!(
+                "this user may not see the database trigger on {table}, so whether it is there is \
+                 not known"
+            ),
+            format!("grant view definition on {table} to this user"),
+        ));
     }
     let mends =
         "a running `changefeed serve` or `changefeed deliver` makes it anew, where its user may"

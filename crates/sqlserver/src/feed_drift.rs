@@ -8,9 +8,9 @@ use tiberius::Row;
 use crate::SqlServerStore;
 use crate::capture;
 use crate::connection::Connection;
-use crate::event_install::{Patience, give_up};
 use crate::quote;
 use crate::source::Table;
+use crate::table_trigger::{Patience, give_up};
 
 /// A feed beside its table as it is now.
 struct Look {
@@ -86,8 +86,11 @@ impl Look {
         let Some(table) = &self.table else {
             return vec![self.finding(
                 Severity::Problem,
-                "its table was dropped".to_owned(),
-                Some(format!("`changefeed feed drop {}` removes it", self.name)),
+                "its table was dropped, or this user may not see it".to_owned(),
+                Some(format!(
+                    "`changefeed feed drop {}` removes it; a grant of select shows the table",
+                    self.name
+                )),
             )];
         };
         let mends = "a running `changefeed serve` or `changefeed deliver` makes it anew, where its \
@@ -215,7 +218,6 @@ impl SqlServerStore {
             if there == 0 || known != look.known.as_deref() {
                 return Ok(false);
             }
-            capture::uninstall(&mut connection, look.feed, Patience::Moment).await?;
             capture::install(
                 &mut connection,
                 look.feed,

@@ -12,8 +12,8 @@ use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
-use crate::event_install::Patience;
-use crate::source::Table;
+use crate::source::{StoredSource, Table};
+use crate::table_trigger::{self, Patience};
 use crate::{SqlServerStore, capture, quote, ulid_feeds};
 
 /// Changes that one transaction removes of a feed that is dropped.
@@ -38,7 +38,7 @@ impl FeedStore for SqlServerStore {
         let mut connection = self.connection().await?;
         // The trigger first: nobody may lose a change to a feed that could not be dropped after all.
         connection.begin().await?;
-        capture::uninstall(&mut connection, feed.id, Patience::Person).await?;
+        remove_trigger(&mut connection, feed).await?;
         connection.commit().await?;
         empty(&mut connection, feed).await?;
         connection.begin().await?;
@@ -191,15 +191,10 @@ async fn empty(connection: &mut Connection, feed: &Feed) -> Result<()> {
 
 pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()> {
     // The trigger first: nobody can publish into the feed any more.
-    capture::uninstall(connection, feed.id, Patience::Person).await?;
+    remove_trigger(connection, feed).await?;
     if matches!(feed.source, Some(Source::Captured { .. })) {
         connection
-            .execute(
-                "delete from changefeed.change_row where exists (\
-                 select 1 from changefeed.change c where c.feed_id = @P1 \
-                 and c.change_id = changefeed.change_row.change_id)",
-                &[&feed.id.0],
-            )
+            .execute(include_str!("sql/feed_unlink.sql"), &[&feed.id.0])
             .await?;
     }
     let dropped = connection
@@ -213,6 +208,16 @@ pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()>
         return Err(gone(feed));
     }
     Ok(())
+}
+
+async fn remove_trigger(connection: &mut Connection, feed: &Feed) -> Result<()> {
+    match StoredSource::load(connection, feed.id).await? {
+        Some(source) if source.captured => {
+            let name = capture::trigger_name(feed.id);
+            table_trigger::remove(connection, &name, source.table_id, Patience::Person).await
+        }
+        _ => Ok(()),
+    }
 }
 
 fn gone(feed: &Feed) -> Error {

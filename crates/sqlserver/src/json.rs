@@ -27,12 +27,20 @@ pub(crate) fn text(column: &Column, alias: &str) -> String {
         "sql_variant" => format!("convert(nvarchar(4000), {value})"),
         // Of the types that are programs only the text is known.
         "geometry" | "geography" | "hierarchyid" => format!("{value}.ToString()"),
+        // Texts that compare in different ways cannot be joined, unless somebody says how the whole does.
+        _ if column.collation.is_some() => {
+            format!("convert(nvarchar(max), {value}) collate database_default")
+        }
         _ => format!("convert(nvarchar(max), {value})"),
     }
 }
 
 /// The value of a column from its text.
 pub(crate) fn from_text(column: &Column, text: &str) -> String {
+    // It says how to compare, and, where the type has a code page, which one.
+    if let Some(collation) = &column.collation {
+        return format!("convert({}, {text} collate {collation})", column.type_sql);
+    }
     match column.base_type.as_str() {
         "binary" | "varbinary" | "timestamp" | "rowversion" => {
             format!("convert({}, {text}, 1)", column.type_sql)
@@ -109,6 +117,25 @@ mod tests {
         let sql = object([&column("it's \"x\"", "int")], "t");
         assert!(sql.contains(r#"N'"it''s \"x\"":'"#), "{sql}");
         assert!(sql.contains(r#"t."it's ""x"""#), "{sql}");
+    }
+
+    #[test]
+    fn a_text_of_another_collation_is_joined_with_others_and_read_back_in_its_code_page() {
+        let greek = Column {
+            type_sql: "varchar(20)".to_owned(),
+            collation: Some("Greek_CI_AS".to_owned()),
+            ..column("letter", "varchar")
+        };
+        let joined = array([&greek, &column("plain", "varchar")], "t");
+        assert!(
+            joined.contains("convert(nvarchar(max), t.\"letter\") collate database_default"),
+            "{joined}"
+        );
+        assert_eq!(joined.matches("collate").count(), 1);
+        assert_eq!(
+            from_text(&greek, "@text"),
+            "convert(varchar(20), @text collate Greek_CI_AS)"
+        );
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod source;
 mod statements;
 mod surroundings;
 mod sweep;
+mod table_trigger;
 mod tracking;
 mod triggers;
 mod trim;
@@ -68,8 +69,11 @@ pub struct SqlServerStore {
 }
 
 struct Inner {
+    target: Target,
     pool: connection::Pool,
     platform: Platform,
+    /// Where ULID transactions show that they live while their own connection is busy.
+    pulse: tokio::sync::Mutex<Option<Connection>>,
     hub: WakeHub,
     prober: wake::Prober,
     joins: PageJoins,
@@ -83,12 +87,15 @@ impl SqlServerStore {
     /// string. One connection is made at once, so that a wrong password or host is an error here
     /// and not later.
     pub async fn connect(url: &str) -> Result<Self> {
-        let pool = connection::pool(Target::parse(url)?)?;
+        let target = Target::parse(url)?;
+        let pool = connection::pool(target.clone())?;
         let platform = connection::get(&pool).await?.platform();
         Ok(SqlServerStore {
             inner: Arc::new(Inner {
+                target,
                 pool,
                 platform,
+                pulse: tokio::sync::Mutex::default(),
                 hub: WakeHub::default(),
                 prober: wake::Prober::default(),
                 joins: PageJoins::default(),

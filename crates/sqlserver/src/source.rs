@@ -15,6 +15,10 @@ pub(crate) struct Column {
     pub(crate) base_type: String,
     /// That type with its length, as SQL.
     pub(crate) type_sql: String,
+    /// How it sorts and compares, where that is not as the database does.
+    pub(crate) collation: Option<String>,
+    /// How many bytes it takes; less than 0 if there is no end to it.
+    pub(crate) bytes: i32,
     /// Its number in the table, which stays when it is renamed.
     pub(crate) place: i32,
     pub(crate) nullable: bool,
@@ -27,8 +31,18 @@ impl Column {
             name: name.to_owned(),
             base_type: base_type.to_owned(),
             type_sql: base_type.to_owned(),
+            collation: None,
+            bytes: 0,
             place: 1,
             nullable: false,
+        }
+    }
+
+    /// The type in a table of ours: what is equal there is equal here.
+    pub(crate) fn our_type(&self) -> String {
+        match &self.collation {
+            Some(collation) => format!("{} collate {collation}", self.type_sql),
+            None => self.type_sql.clone(),
         }
     }
 
@@ -95,7 +109,7 @@ impl Table {
         let name = TableName::qualified(text(first, 0), text(first, 1));
         let kind = text(first, 2).trim().to_owned();
         let owner = |at: usize| first.get::<&str, _>(at).map(str::to_owned);
-        let owners = owner(11).zip(owner(12)).filter(|(its, ours)| its != ours);
+        let owners = owner(12).zip(owner(13)).filter(|(its, ours)| its != ours);
         let mut key = Vec::new();
         let mut columns = Vec::new();
         for row in &rows {
@@ -106,6 +120,8 @@ impl Table {
                 name: text(row, 3),
                 type_sql: type_sql(&base_type, length, precision, scale),
                 base_type,
+                collation: row.get::<&str, _>(11).map(str::to_owned),
+                bytes: length,
                 place: row.get(8).unwrap_or_default(),
                 nullable: row.get::<bool, _>(9) == Some(true),
             };

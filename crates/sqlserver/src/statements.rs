@@ -7,7 +7,7 @@ use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, quote, watch_statements};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
-const FILES: [(&str, &str); 15] = [
+const FILES: [(&str, &str); 17] = [
     ("announce.sql", include_str!("sql/announce.sql")),
     ("instances.sql", include_str!("sql/instances.sql")),
     ("tokens.sql", include_str!("sql/tokens.sql")),
@@ -15,6 +15,7 @@ const FILES: [(&str, &str); 15] = [
     ("consumers.sql", include_str!("sql/consumers.sql")),
     ("ends.sql", include_str!("sql/ends.sql")),
     ("feed_empty.sql", include_str!("sql/feed_empty.sql")),
+    ("feed_unlink.sql", include_str!("sql/feed_unlink.sql")),
     ("feeds.sql", include_str!("sql/feeds.sql")),
     ("foreign_tables.sql", include_str!("sql/foreign_tables.sql")),
     ("feed_triggers.sql", include_str!("sql/feed_triggers.sql")),
@@ -25,6 +26,7 @@ const FILES: [(&str, &str); 15] = [
     ),
     ("server.sql", include_str!("sql/server.sql")),
     ("shard_states.sql", include_str!("sql/shard_states.sql")),
+    ("table_trigger.sql", include_str!("sql/table_trigger.sql")),
     ("trim.sql", include_str!("sql/trim.sql")),
 ];
 
@@ -141,7 +143,7 @@ pub(crate) fn nasty_tables() -> Vec<Table> {
             let key = match number {
                 0 => vec![column("id", "int")],
                 1 => vec![
-                    column("select", "nvarchar(100)"),
+                    collated(column("select", "nvarchar(100)")),
                     column("from", "datetime2(7)"),
                 ],
                 2 => vec![column("key", "uniqueidentifier")],
@@ -149,7 +151,10 @@ pub(crate) fn nasty_tables() -> Vec<Table> {
                     column("a.b", "varbinary(16)"),
                     column("c d", "decimal(10, 2)"),
                 ],
-                _ => vec![column("\"", "datetimeoffset(7)"), column("'", "char(4)")],
+                _ => vec![
+                    column("\"", "datetimeoffset(7)"),
+                    collated(column("'", "char(4)")),
+                ],
             };
             columns.extend(key.clone());
             columns.extend(every_type.clone());
@@ -175,11 +180,19 @@ fn column(name: &str, type_sql: &str) -> Column {
     }
 }
 
+/// The same column in a way to compare that is hardly a database's own.
+fn collated(column: Column) -> Column {
+    Column {
+        collation: Some("Greek_BIN2".to_owned()),
+        ..column
+    }
+}
+
 fn create(table: &Table) -> String {
     let columns: Vec<String> = table
         .columns
         .iter()
-        .map(|c| format!("{} {} not null", quote::identifier(&c.name), c.type_sql))
+        .map(|c| format!("{} {} not null", quote::identifier(&c.name), c.our_type()))
         .collect();
     let key: Vec<String> = table
         .key
@@ -197,6 +210,7 @@ fn create(table: &Table) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::platform::Platform;
 
     #[test]
     fn no_file_is_forgotten() {
@@ -230,7 +244,9 @@ mod tests {
             assert!(after[..end].ends_with("\noption (recompile)"), "{name}");
             if after[..end].contains("@key1") {
                 composite += 1;
-                assert!(after[..end].contains(" >= @key0 and (("), "{name}");
+                let first = [" >= @key0 and ((", "@key0 collate Greek_BIN2) and (("];
+                let begins = first.iter().any(|first| after[..end].contains(first));
+                assert!(begins, "{name}");
             } else {
                 plain += 1;
             }
@@ -238,15 +254,100 @@ mod tests {
         assert!(plain > 0 && composite > 0);
     }
 
+    /// A number beyond those of `int` is no `bigint` to the server but a decimal: bits cannot be taken
+    /// from it, what is reckoned with it is a decimal, too, and a column that is compared with that is
+    /// not looked up but converted, row by row.
+    #[test]
+    fn nothing_is_reckoned_with_numbers_that_the_server_takes_for_decimals() {
+        let mut large = 0;
+        for (name, sql) in texts() {
+            let sql = without_comments_and_texts(&Platform::SqlServer.script(&sql));
+            let mut before = String::new();
+            for word in sql.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+                let digits = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+                if digits.parse::<u64>().is_ok_and(|n| n > 2_147_483_647) {
+                    large += 1;
+                    let operand = before.trim_end().strip_suffix('-').unwrap_or(&before);
+                    let operator = operand.trim_end().chars().next_back();
+                    let reckoned = operator.is_some_and(|c| "&|^+-*/%".contains(c));
+                    assert!(!reckoned, "{name}: {operand}{word}");
+                }
+                before.push_str(word);
+            }
+        }
+        assert!(large > 5, "there are some: {large}");
+    }
+
+    /// A search through all events, or through the log of a watched table, would stop at the first row
+    /// that somebody has written and not committed, with locks in its hand.
+    #[test]
+    fn what_is_written_to_tables_of_writers_is_found_by_its_key() {
+        let mut written = 0;
+        let files = event_statements::FILES.iter().chain(&FILES);
+        let texts = files.map(|(name, sql)| (*name, *sql)).chain([
+            ("redeliver", include_str!("sql/event_redeliver.sql")),
+            ("noted", include_str!("sql/watch_changes_noted.sql")),
+        ]);
+        for (name, sql) in texts {
+            let sql = without_comments_and_texts(sql);
+            for statement in sql.split(';') {
+                let verb = statement.trim_start();
+                let writes = verb.starts_with("update ") || verb.starts_with("delete ");
+                let theirs = [
+                    "event\n",
+                    "event e",
+                    "event_attempt",
+                    "change c",
+                    "change_row",
+                    "{log}",
+                ]
+                .iter()
+                .any(|table| statement.contains(&format!("changefeed.{table}")));
+                // One event, by its id.
+                if writes && theirs && !statement.contains("change_id = @P1") {
+                    written += 1;
+                    assert!(statement.contains("forceseek"), "{name}: {statement}");
+                }
+            }
+        }
+        assert!(written > 8, "{written}");
+    }
+
+    /// Everything that is sent, and everything that is installed.
+    fn texts() -> Vec<(String, String)> {
+        let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
+        let files = std::fs::read_dir(migrations).unwrap();
+        let scripts = files.map(|file| {
+            let path = file.unwrap().path();
+            let text = std::fs::read_to_string(&path).unwrap();
+            (path.display().to_string(), text)
+        });
+        statements().into_iter().chain(scripts).collect()
+    }
+
+    fn without_comments_and_texts(sql: &str) -> String {
+        let mut out = String::new();
+        for line in sql.lines() {
+            let mut quoted = false;
+            let mut rest = line.chars().peekable();
+            while let Some(c) = rest.next() {
+                match c {
+                    '\'' => quoted = !quoted,
+                    '-' if !quoted && rest.peek() == Some(&'-') => break,
+                    _ if quoted => {}
+                    _ => out.push(c),
+                }
+            }
+            out.push('\n');
+        }
+        out
+    }
+
     /// Azure SQL Database has other numbers for databases than `db_id()` there.
     #[test]
     fn the_database_is_asked_for_by_its_name() {
-        let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/migrations");
-        let files = std::fs::read_dir(migrations).unwrap();
-        let scripts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
-        let texts = statements().into_iter().map(|(_, sql)| sql).chain(scripts);
         let mut asked = 0;
-        for sql in texts {
+        for (_, sql) in texts() {
             asked += sql.matches("sys.databases d").count();
             assert!(!sql.contains("d.database_id"), "{sql}");
         }

@@ -4,10 +4,10 @@
 use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill};
 
 use crate::connection::Connection;
-use crate::event_install::{Patience, run_first, wait_for_writers};
 use crate::platform::Platform;
 use crate::source::Table;
-use crate::watch_key::{self, KeyColumn, StoredKey, names, same};
+use crate::table_trigger::{self, Patience};
+use crate::watch_key::{self, StoredKey, names, same};
 use crate::{capture, quote};
 
 /// Who notes the changes of a table.
@@ -23,7 +23,6 @@ pub(crate) enum Way {
 #[derive(Debug, Clone)]
 pub(crate) struct Tracked {
     pub(crate) table: Table,
-    pub(crate) key: Vec<KeyColumn>,
     pub(crate) way: Way,
     /// Whether the columns that were changed are noted.
     pub(crate) columns: bool,
@@ -83,9 +82,8 @@ impl Tracked {
             capture::check_owner(&table)?;
         }
         check_rights(connection, &table, way).await?;
-        let tracked = Tracked::of(connection, table, way).await?;
-        watch_key::check_length(&tracked.table, &tracked.key)?;
-        Ok((tracked, stored))
+        watch_key::check_length(&table)?;
+        Ok((Tracked::of(table, way), stored))
     }
 
     /// The table behind a number of ours, and what is remembered of it.
@@ -98,8 +96,10 @@ impl Tracked {
         let stored = stored.ok_or_else(|| name.unknown())?;
         let table = Table::load(connection, table_id).await?;
         let table = table.ok_or_else(|| dropped(name))?;
-        let mut tracked = Tracked::of(connection, table, stored.way).await?;
-        tracked.columns = stored.columns;
+        let tracked = Tracked {
+            columns: stored.columns,
+            ..Tracked::of(table, stored.way)
+        };
         if tracked.stored_key() != stored.key {
             return Err(Error::not_found(format!(
                 "the primary key of {} was altered: our tables do not fit it any more",
@@ -110,14 +110,12 @@ impl Tracked {
         Ok((tracked, stored))
     }
 
-    async fn of(connection: &mut Connection, table: Table, way: Way) -> Result<Tracked> {
-        let key = watch_key::load(connection, &table).await?;
-        Ok(Tracked {
+    fn of(table: Table, way: Way) -> Tracked {
+        Tracked {
             table,
-            key,
             way,
             columns: false,
-        })
+        }
     }
 
     pub(crate) fn id(&self) -> i32 {
@@ -125,7 +123,7 @@ impl Tracked {
     }
 
     pub(crate) fn stored_key(&self) -> Vec<StoredKey> {
-        self.key.iter().map(KeyColumn::stored).collect()
+        self.table.key.iter().map(StoredKey::from).collect()
     }
 
     pub(crate) fn log(&self) -> String {
@@ -133,8 +131,8 @@ impl Tracked {
     }
 
     fn columns_sql(&self) -> String {
-        watch_key::join(&self.key, ",\n    ", |_, c| {
-            format!("{} {} not null", c.sql(), c.our_type())
+        watch_key::join(&self.table.key, ",\n    ", |_, c| {
+            format!("{} {} not null", quote::identifier(&c.name), c.our_type())
         })
     }
 
@@ -153,7 +151,7 @@ impl Tracked {
             &[
                 ("leases", leases),
                 ("columns", &self.columns_sql()),
-                ("keys", &names(&self.key, "")),
+                ("keys", &names(&self.table.key, "")),
             ],
         )
     }
@@ -168,10 +166,10 @@ impl Tracked {
                 ("trigger", &trigger_name(self.table.id)),
                 ("table", &self.table.sql),
                 ("log", &self.log()),
-                ("keys", &names(&self.key, "")),
-                ("d_keys", &names(&self.key, "d.")),
-                ("i_keys", &names(&self.key, "i.")),
-                ("same_key", &same(&self.key, "i", "d")),
+                ("keys", &names(&self.table.key, "")),
+                ("d_keys", &names(&self.table.key, "d.")),
+                ("i_keys", &names(&self.table.key, "i.")),
+                ("same_key", &same(&self.table.key, "i", "d")),
                 // Nobody pays for what nobody wants to know.
                 (
                     "written",
@@ -188,26 +186,15 @@ impl Tracked {
     /// Puts the trigger on the table, in place of the one that is there. Its writers wait for that,
     /// so it does not take long.
     pub(crate) async fn put_trigger(&self, connection: &mut Connection) -> Result<()> {
-        remove_trigger(connection, self.table.id).await?;
-        wait_for_writers(connection, Patience::Person.milliseconds()).await?;
-        connection
-            .batch(&self.trigger_sql())
-            .await
-            .map_err(|error| match error.kind() {
-                Kind::Permission => capture::may_not_create_trigger(&self.table, error),
-                _ => in_use(error, &self.table.name),
-            })?;
-        if connection.platform() == Platform::SqlServer {
-            let operations = ["INSERT", "UPDATE", "DELETE"];
-            run_first(
-                connection,
-                &self.table,
-                &trigger_name(self.table.id),
-                &operations,
-            )
-            .await?;
-        }
-        wait_for_writers(connection, Patience::USUAL).await
+        table_trigger::put(
+            connection,
+            &self.table,
+            &trigger_name(self.table.id),
+            &self.trigger_sql(),
+            &["INSERT", "UPDATE", "DELETE"],
+            Patience::Person,
+        )
+        .await
     }
 }
 
@@ -231,27 +218,9 @@ pub(crate) async fn trigger_state(
     Ok(rows.first().map(|row| row.get::<bool, _>(0) == Some(true)))
 }
 
-/// Removes the trigger, wherever its table is by now.
 pub(crate) async fn remove_trigger(connection: &mut Connection, table_id: i32) -> Result<()> {
-    let rows = connection
-        .query(
-            "select convert(nvarchar(128), schema_name(o.schema_id)) from sys.triggers t \
-             join sys.objects o on o.object_id = t.object_id where t.name = @P1",
-            &[&trigger_name(table_id)],
-        )
-        .await?;
-    for row in rows {
-        let schema = row.get::<&str, _>(0).unwrap_or("dbo");
-        wait_for_writers(connection, Patience::Person.milliseconds()).await?;
-        let drop = format!(
-            "drop trigger {}.{}",
-            quote::identifier(schema),
-            trigger_name(table_id)
-        );
-        connection.batch(&drop).await?;
-        wait_for_writers(connection, Patience::USUAL).await?;
-    }
-    Ok(())
+    let name = trigger_name(table_id);
+    table_trigger::remove(connection, &name, table_id, Patience::Person).await
 }
 
 /// Whether there is a table, view or function of ours.

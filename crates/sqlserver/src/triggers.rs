@@ -12,11 +12,10 @@ use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
-use crate::event_capture::{Around, Plan};
-use crate::event_install::{self, Patience};
-use crate::platform::Platform;
+use crate::event_capture::{Around, Plan, trigger_name};
 use crate::source::Table;
-use crate::{SqlServerStore, event_feeds, quote};
+use crate::table_trigger::{self, Patience};
+use crate::{SqlServerStore, event_feeds, event_install, quote};
 
 #[async_trait]
 impl TriggerStore for SqlServerStore {
@@ -36,7 +35,7 @@ impl TriggerStore for SqlServerStore {
         let mut connection = self.connection().await?;
         connection.begin().await?;
         let made = async {
-            let made = create(&mut connection, self.inner.platform, definition, replace).await?;
+            let made = create(&mut connection, definition, replace).await?;
             connection.commit().await?;
             Ok(made)
         };
@@ -48,7 +47,7 @@ impl TriggerStore for SqlServerStore {
                 Ok(trigger)
             }
             Err(error) => {
-                event_install::give_up(&mut connection).await;
+                table_trigger::give_up(&mut connection).await;
                 Err(error)
             }
         }
@@ -125,7 +124,6 @@ impl TriggerStore for SqlServerStore {
 /// enter.
 pub(crate) async fn create(
     connection: &mut Connection,
-    platform: Platform,
     definition: &TriggerDefinition,
     replace: bool,
 ) -> Result<(EventTrigger, Option<FeedId>)> {
@@ -147,7 +145,7 @@ pub(crate) async fn create(
     let feed = binding.as_ref().map(|b| b.feed);
     let (id, paused) = store(connection, &named, &table, feed, replace).await?;
     let plan = Plan::of(id, &named, &table, Around { binding, ..around })?;
-    event_install::install(connection, &plan, platform, Patience::Person).await?;
+    event_install::install(connection, &plan, Patience::Person).await?;
     if named.capture.order_by.is_some() {
         // What was captured without an order must be found by those who look for one. After
         // the trigger, whose lock lets no writer pass.
@@ -180,7 +178,16 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         connection.rollback().await?;
         return Err(gone(trigger));
     }
-    event_install::uninstall(connection, trigger.id, Patience::Person).await?;
+    let table_id = connection
+        .one(
+            "select table_id from changefeed.event_trigger where trigger_id = @P1",
+            &[&trigger.id.0],
+        )
+        .await?
+        .get(0)
+        .unwrap_or_default();
+    let name = trigger_name(trigger.id);
+    table_trigger::remove(connection, &name, table_id, Patience::Person).await?;
     // What was not delivered is archived. An attempt that is under way will find itself late.
     connection
         .execute(

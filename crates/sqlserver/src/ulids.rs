@@ -109,6 +109,20 @@ impl SqlServerStore {
         }
     }
 
+    /// Says on a connection of its own that a transaction lives: those of the pool may all belong to
+    /// transactions that wait for this very one.
+    async fn beat(&self, beat: &str) -> Result<()> {
+        let mut kept = self.inner.pulse.lock().await;
+        // One that fails, or is cut off in the middle, is not kept.
+        let mut connection = match kept.take() {
+            Some(connection) => connection,
+            None => Connection::open(&self.inner.target).await?,
+        };
+        connection.batch(beat).await?;
+        *kept = Some(connection);
+        Ok(())
+    }
+
     fn begun(
         &self,
         held: Held,
@@ -373,9 +387,8 @@ async fn keep_alive(store: SqlServerStore, session: Arc<Session>, beat: String, 
             }
             continue;
         }
-        // Not for longer than a beat takes: its connection may be as dead as the pool is empty.
-        let other = async { store.raw_connection().await?.batch(&beat).await };
-        if let Ok(Err(error)) = tokio::time::timeout(every, other).await {
+        // Not for longer than a beat takes: its connection may be dead as well.
+        if let Ok(Err(error)) = tokio::time::timeout(every, store.beat(&beat)).await {
             tracing::debug!(%error, "no sign of life could be given");
         }
     }

@@ -3,7 +3,6 @@
 use changefeed_core::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::connection::Connection;
 use crate::quote;
 use crate::source::{Column, Table};
 
@@ -41,39 +40,6 @@ const KEY_TYPES: [&str; 27] = [
 /// How many bytes a clustered index takes, which is what our tables have.
 const LONGEST_KEY: i32 = 900;
 
-/// A column of a watched table's primary key.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct KeyColumn {
-    pub(crate) column: Column,
-    /// Where it is not that of the database.
-    collation: Option<String>,
-    /// How many bytes it takes at most.
-    bytes: i32,
-}
-
-impl KeyColumn {
-    pub(crate) fn sql(&self) -> String {
-        quote::identifier(&self.column.name)
-    }
-
-    /// The type in our tables: what is equal there is equal in ours.
-    pub(crate) fn our_type(&self) -> String {
-        match &self.collation {
-            Some(collation) => format!("{} collate {collation}", self.column.type_sql),
-            None => self.column.type_sql.clone(),
-        }
-    }
-
-    /// As it is remembered in `watched_table`.
-    pub(crate) fn stored(&self) -> StoredKey {
-        StoredKey {
-            name: self.column.name.clone(),
-            place: self.column.place,
-            type_sql: self.our_type(),
-        }
-    }
-}
-
 /// A key column as our tables have it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StoredKey {
@@ -83,38 +49,14 @@ pub(crate) struct StoredKey {
     pub(crate) type_sql: String,
 }
 
-/// The primary key of a table, if it is one that can be noted.
-pub(crate) async fn load(connection: &mut Connection, table: &Table) -> Result<Vec<KeyColumn>> {
-    let columns = connection
-        .query(include_str!("sql/watch_key_columns.sql"), &[&table.id])
-        .await?;
-    let known = |place: i32| {
-        let mut rows = columns.iter();
-        rows.find(|row| row.get::<i32, _>(0) == Some(place))
-    };
-    Ok(table
-        .key
-        .iter()
-        .map(|column| KeyColumn {
-            column: column.clone(),
-            collation: known(column.place).and_then(|row| row.get::<&str, _>(1).map(str::to_owned)),
-            bytes: known(column.place).and_then(|row| row.get(2)).unwrap_or(0),
-        })
-        .collect())
-}
-
-/// A key without anything particular, for those who judge statements without a server.
-pub(crate) fn plain(table: &Table) -> Vec<KeyColumn> {
-    let key = table.key.iter();
-    key.map(|column| KeyColumn {
-        column: column.clone(),
-        collation: column
-            .base_type
-            .ends_with("char")
-            .then(|| "Latin1_General_BIN2".to_owned()),
-        bytes: 0,
-    })
-    .collect()
+impl From<&Column> for StoredKey {
+    fn from(column: &Column) -> Self {
+        StoredKey {
+            name: column.name.clone(),
+            place: column.place,
+            type_sql: column.our_type(),
+        }
+    }
 }
 
 /// Says why a key cannot be noted.
@@ -143,8 +85,8 @@ pub(crate) fn check(table: &Table) -> Result<()> {
 }
 
 /// Refuses a key whose values may be longer than those of an index of ours can be.
-pub(crate) fn check_length(table: &Table, key: &[KeyColumn]) -> Result<()> {
-    let bytes: i32 = key.iter().map(|column| column.bytes.max(0)).sum();
+pub(crate) fn check_length(table: &Table) -> Result<()> {
+    let bytes: i32 = table.key.iter().map(|column| column.bytes.max(0)).sum();
     if bytes <= LONGEST_KEY {
         return Ok(());
     }
@@ -157,9 +99,9 @@ pub(crate) fn check_length(table: &Table, key: &[KeyColumn]) -> Result<()> {
 
 /// Joins what is made of each key column, which are counted from 1.
 pub(crate) fn join(
-    key: &[KeyColumn],
+    key: &[Column],
     between: &str,
-    make: impl Fn(usize, &KeyColumn) -> String,
+    make: impl Fn(usize, &Column) -> String,
 ) -> String {
     let parts: Vec<String> = key
         .iter()
@@ -170,31 +112,33 @@ pub(crate) fn join(
 }
 
 /// The key columns, quoted, each after a prefix.
-pub(crate) fn names(key: &[KeyColumn], prefix: &str) -> String {
-    join(key, ", ", |_, c| format!("{prefix}{}", c.sql()))
+pub(crate) fn names(key: &[Column], prefix: &str) -> String {
+    join(key, ", ", |_, c| {
+        format!("{prefix}{}", quote::identifier(&c.name))
+    })
 }
 
 /// `k1, k2`, each after a prefix: as they are called in table variables.
-pub(crate) fn numbered(key: &[KeyColumn], prefix: &str) -> String {
+pub(crate) fn numbered(key: &[Column], prefix: &str) -> String {
     join(key, ", ", |n, _| format!("{prefix}k{n}"))
 }
 
 /// The key columns of a table variable.
-pub(crate) fn numbered_types(key: &[KeyColumn]) -> String {
+pub(crate) fn numbered_types(key: &[Column]) -> String {
     join(key, ", ", |n, c| format!("k{n} {} not null", c.our_type()))
 }
 
 /// The condition that two rows have the same key.
-pub(crate) fn same(key: &[KeyColumn], a: &str, b: &str) -> String {
+pub(crate) fn same(key: &[Column], a: &str, b: &str) -> String {
     join(key, " and ", |_, c| {
-        let name = c.sql();
+        let name = quote::identifier(&c.name);
         format!("{a}.{name} = {b}.{name}")
     })
 }
 
 /// The same, of a row of ours and one of a table variable.
-pub(crate) fn same_numbered(key: &[KeyColumn], row: &str, variable: &str) -> String {
+pub(crate) fn same_numbered(key: &[Column], row: &str, variable: &str) -> String {
     join(key, " and ", |n, c| {
-        format!("{row}.{} = {variable}.k{n}", c.sql())
+        format!("{row}.{} = {variable}.k{n}", quote::identifier(&c.name))
     })
 }

@@ -21,9 +21,8 @@ fn registering(table_id: i32) -> String {
     )
 }
 
-/// Begins a transaction in which nobody else registers or moves anything of a table.
-pub(crate) async fn begin(connection: &mut Connection, table_id: i32) -> Result<()> {
-    connection.begin().await?;
+/// From here to the end of the transaction nobody else registers or moves anything of a table.
+pub(crate) async fn enter(connection: &mut Connection, table_id: i32) -> Result<()> {
     connection.batch(&registering(table_id)).await?;
     connection.batch(&lock(table_id)).await
 }
@@ -413,13 +412,25 @@ pub(crate) fn new_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> R
     ))
 }
 
-/// What happened until now is for the functions that are there, and not for one that comes now. After an
-/// error the connection may be at another isolation level: who calls this closes it.
+/// What happened until now is for the functions that are there, and not for one that comes now.
 pub(crate) async fn drain(
     connection: &mut Connection,
     tracked: &Tracked,
     watch: &Watch,
 ) -> Result<()> {
+    let drained = hand_over(connection, tracked, watch).await;
+    if drained.is_err() {
+        // It may have been left in a snapshot.
+        let usual = "if @@trancount > 0 rollback transaction; \
+                     set transaction isolation level read committed";
+        if let Err(error) = connection.batch(usual).await {
+            tracing::debug!(%error, "a connection is lost");
+        }
+    }
+    drained
+}
+
+async fn hand_over(connection: &mut Connection, tracked: &Tracked, watch: &Watch) -> Result<()> {
     for function in functions(connection, tracked.id()).await? {
         let other = Watch {
             function_id: function,

@@ -1,26 +1,22 @@
 //! The T-SQL of watches, as it is generated for tables that are hard to get right: for those who want
 //! to judge it without a server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use changefeed_core::{Batch, BatchOutcome, Take, Watch, WatchName, WatchSettings, WatchSpec};
+use changefeed_core::{BatchOutcome, Take, Watch, WatchName, WatchSettings, WatchSpec};
 
 use crate::backlog::Backlog;
 use crate::platform::Platform;
 use crate::source::Table;
 use crate::tracking::{Tracked, Way, leases_name};
-use crate::{watch_key, watch_registry, watches};
+use crate::{watch_registry, watches};
 
 /// Statements that are files.
-pub(crate) const FILES: [(&str, &str); 5] = [
+pub(crate) const FILES: [(&str, &str); 4] = [
     ("watch_findings.sql", include_str!("sql/watch_findings.sql")),
     (
         "watch_global_state.sql",
         include_str!("sql/watch_global_state.sql"),
-    ),
-    (
-        "watch_key_columns.sql",
-        include_str!("sql/watch_key_columns.sql"),
     ),
     ("watch_tracked.sql", include_str!("sql/watch_tracked.sql")),
     ("watches.sql", include_str!("sql/watches.sql")),
@@ -92,7 +88,6 @@ pub(crate) fn statements(tables: Vec<Table>) -> Vec<(String, String)> {
 
 fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
     let tracked = Tracked {
-        key: watch_key::plain(&table),
         table,
         way,
         columns: true,
@@ -105,17 +100,10 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         owner: "it's me",
         settings: &settings,
     };
-    let batch = Batch {
-        generation: 1,
-        versions: (1, 2),
-        attempt: 1,
-        changes: Vec::new(),
-        asked: Instant::now(),
-    };
     let failed = BatchOutcome::Failed {
         error: "it's bad".to_owned(),
     };
-    let settle = |outcome| backlog.settle_sql(&batch, outcome, &settings);
+    let settle = |outcome| backlog.settle_sql(1, outcome, &settings);
     let key = "[{\"name\":\"it's\"}]";
     let mut statements = vec![
         ("new table", watch_registry::new_table_sql(&tracked, key)),
@@ -134,12 +122,12 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         ("look", backlog.look_sql(take.owner)),
         ("take", backlog.take_sql(&take)),
         ("move", backlog.move_all_sql()),
-        ("renew", backlog.renew_sql(&batch, Duration::from_secs(1))),
+        ("renew", backlog.renew_sql(Duration::from_secs(1))),
         ("done", settle(&BatchOutcome::Done)),
         ("released", settle(&BatchOutcome::Released)),
         ("failed", settle(&failed)),
         ("retry", backlog.retry_sql()),
-        ("rows", backlog.rows_sql(&batch, Platform::SqlServer)),
+        ("rows", backlog.rows_sql(Platform::SqlServer)),
         ("upkeep", backlog.upkeep_sql()),
         ("signature", backlog.signature_sql()),
         ("still tracked", backlog.still_tracked_sql()),

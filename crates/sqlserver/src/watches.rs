@@ -16,7 +16,7 @@ use tiberius::Row;
 
 use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
-use crate::event_install::give_up;
+use crate::table_trigger::give_up;
 use crate::tracking::{Stored, Tracked, exists, in_use, leases_name};
 use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
 
@@ -24,54 +24,18 @@ use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
 impl WatchStore for SqlServerStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let mut connection = self.connection().await?;
-        let known = watch_registry::known(&mut connection, &spec.name).await?;
-        let found = Tracked::find(&mut connection, &spec.table).await;
-        let (mut tracked, stored) = match (found, &known) {
-            (Err(error), Some(known)) if error.kind() == Kind::NotFound => {
-                let name = &spec.name;
-                return Err(
-                    watch_registry::elsewhere(&mut connection, name, known.table_id).await?,
-                );
+        let opening = Opening::look(&mut connection, spec).await?;
+        connection.begin().await?;
+        let watch = match opening.make(&mut connection, spec).await {
+            Ok(watch) => watch,
+            Err(error) => {
+                give_up(&mut connection).await;
+                return Err(error);
             }
-            (found, _) => found?,
         };
-        if let Some(known) = known.as_ref().filter(|k| k.table_id != tracked.id()) {
-            return Err(
-                watch_registry::elsewhere(&mut connection, &spec.name, known.table_id).await?,
-            );
-        }
-        // An instance that does not ask for columns leaves them to those that do.
-        let columns =
-            spec.columns || spec.definition.is_none() && known.as_ref().is_some_and(|k| k.columns);
-        let function_id = spec.name.function_id();
-        let leases = leases_name(&function_id, i64::from(tracked.id()));
-        let watch = Watch {
-            name: spec.name.clone(),
-            leases_table: format!("changefeed.{leases}"),
-            function_id,
-            table_id: i64::from(tracked.id()),
-            table: tracked.table.name.clone(),
-            definition: spec.definition.clone(),
-        };
-        let begins = known.is_none() || !exists(&mut connection, &leases).await?;
-        // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
-        let noted = stored.is_some_and(|stored| stored.way == tracked.way);
-        if noted
-            && begins
-            && let Err(error) = watch_registry::drain(&mut connection, &tracked, &watch).await
-        {
-            connection.close();
-            return Err(error);
-        }
-        let made = make(&mut connection, spec, &watch, &mut tracked, columns).await;
-        if let Err(error) = made {
-            give_up(&mut connection).await;
-            return Err(in_use(error, &tracked.table.name));
-        }
         connection.commit().await?;
         drop(connection);
-        self.inner.backlogs.forget(&watch.leases_table);
-        self.load(&watch).await?;
+        self.opened(&watch).await?;
         Ok(watch)
     }
 
@@ -89,7 +53,8 @@ impl WatchStore for SqlServerStore {
         let rows = match send(&mut connection, &sql).await {
             Err(error) if error.kind() == Kind::NotFound => {
                 let known = watch_registry::known(&mut connection, &watch.name).await?;
-                return Err(known.map_or_else(|| watch.name.unknown(), |_| deleted_state(watch)));
+                return known
+                    .map_or_else(|| Err(watch.name.unknown()), |_| Ok(without_state(watch)));
             }
             rows => rows?,
         };
@@ -168,11 +133,9 @@ impl WatchStore for SqlServerStore {
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
         let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
         // What happened until now belongs to what is forgotten, but not for the other functions.
-        if let Err(error) = watch_registry::drain(&mut connection, &tracked, watch).await {
-            connection.close();
-            return Err(error);
-        }
-        watch_registry::begin(&mut connection, table_id).await?;
+        watch_registry::drain(&mut connection, &tracked, watch).await?;
+        connection.begin().await?;
+        watch_registry::enter(&mut connection, table_id).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
         if !exists(&mut connection, &leases).await? {
             connection.batch(&tracked.leases_sql(&leases)).await?;
@@ -200,11 +163,10 @@ impl WatchStore for SqlServerStore {
 
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let mut connection = self.connection().await?;
-        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
-        watch_registry::begin(&mut connection, table_id).await?;
-        if let Err(error) = watch_registry::remove(&mut connection, watch).await {
+        connection.begin().await?;
+        if let Err(error) = remove(&mut connection, watch).await {
             give_up(&mut connection).await;
-            return Err(in_use(error, &watch.table));
+            return Err(error);
         }
         connection.commit().await?;
         self.inner.backlogs.forget(&watch.leases_table);
@@ -222,27 +184,105 @@ impl WatchStore for SqlServerStore {
     }
 }
 
-/// Makes what a watch needs, within a transaction.
-async fn make(
-    connection: &mut Connection,
-    spec: &WatchSpec,
-    watch: &Watch,
-    tracked: &mut Tracked,
+/// A watch that is about to be made, or to be made anew.
+pub(crate) struct Opening {
+    watch: Watch,
+    tracked: Tracked,
     columns: bool,
-) -> Result<()> {
-    watch_registry::begin(connection, tracked.id()).await?;
-    let others = connection
-        .query(
-            "select top (1) w.name from changefeed.watch w \
-             where w.table_id = @P1 and w.function_id <> @P2 and w.[columns] = 1",
-            &[&tracked.id(), &watch.function_id],
-        )
-        .await?;
-    tracked.columns = columns || !others.is_empty();
-    // Somebody else may have made it meanwhile.
-    let stored = Stored::load(connection, tracked.id()).await?;
-    watch_registry::ensure_table(connection, tracked, stored.as_ref()).await?;
-    watch_registry::register(connection, spec, watch, tracked, columns).await
+}
+
+impl Opening {
+    /// Looks at what there is, and gives what happened until now to those who watch the table already,
+    /// which takes transactions of its own.
+    pub(crate) async fn look(connection: &mut Connection, spec: &WatchSpec) -> Result<Self> {
+        let known = watch_registry::known(connection, &spec.name).await?;
+        let found = Tracked::find(connection, &spec.table).await;
+        let (tracked, stored) = match (found, &known) {
+            (Err(error), Some(known)) if error.kind() == Kind::NotFound => {
+                return Err(
+                    watch_registry::elsewhere(connection, &spec.name, known.table_id).await?,
+                );
+            }
+            (found, _) => found?,
+        };
+        if let Some(known) = known.as_ref().filter(|k| k.table_id != tracked.id()) {
+            return Err(watch_registry::elsewhere(connection, &spec.name, known.table_id).await?);
+        }
+        // An instance that does not ask for columns leaves them to those that do.
+        let columns =
+            spec.columns || spec.definition.is_none() && known.as_ref().is_some_and(|k| k.columns);
+        let function_id = spec.name.function_id();
+        let leases = leases_name(&function_id, i64::from(tracked.id()));
+        let watch = Watch {
+            name: spec.name.clone(),
+            leases_table: format!("changefeed.{leases}"),
+            function_id,
+            table_id: i64::from(tracked.id()),
+            table: tracked.table.name.clone(),
+            definition: spec.definition.clone(),
+        };
+        let begins = known.is_none() || !exists(connection, &leases).await?;
+        // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
+        let noted = stored.is_some_and(|stored| stored.way == tracked.way);
+        if noted && begins {
+            watch_registry::drain(connection, &tracked, &watch).await?;
+        }
+        Ok(Opening {
+            watch,
+            tracked,
+            columns,
+        })
+    }
+
+    /// Makes what the watch needs, within a transaction that has begun.
+    pub(crate) async fn make(
+        mut self,
+        connection: &mut Connection,
+        spec: &WatchSpec,
+    ) -> Result<Watch> {
+        let made = self.try_make(connection, spec).await;
+        made.map_err(|error| in_use(error, &self.tracked.table.name))?;
+        Ok(self.watch)
+    }
+
+    async fn try_make(&mut self, connection: &mut Connection, spec: &WatchSpec) -> Result<()> {
+        let Opening {
+            watch,
+            tracked,
+            columns,
+        } = self;
+        watch_registry::enter(connection, tracked.id()).await?;
+        let others = connection
+            .query(
+                "select top (1) w.name from changefeed.watch w \
+                 where w.table_id = @P1 and w.function_id <> @P2 and w.[columns] = 1",
+                &[&tracked.id(), &watch.function_id],
+            )
+            .await?;
+        tracked.columns = *columns || !others.is_empty();
+        // Somebody else may have made it meanwhile.
+        let stored = Stored::load(connection, tracked.id()).await?;
+        watch_registry::ensure_table(connection, tracked, stored.as_ref()).await?;
+        watch_registry::register(connection, spec, watch, tracked, *columns).await
+    }
+}
+
+/// Removes a watch, within a transaction that has begun.
+pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result<()> {
+    let removed = async {
+        let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
+        watch_registry::enter(connection, table_id).await?;
+        watch_registry::remove(connection, watch).await
+    };
+    removed.await.map_err(|error| in_use(error, &watch.table))
+}
+
+impl SqlServerStore {
+    /// What is left to do when a watch is made and that is committed.
+    pub(crate) async fn opened(&self, watch: &Watch) -> Result<()> {
+        self.inner.backlogs.forget(&watch.leases_table);
+        self.load(watch).await
+    }
 }
 
 pub(crate) fn status_sql(function_id: &str) -> String {
@@ -304,6 +344,23 @@ fn stored(row: &Row) -> Result<Watch> {
         table_id,
         table,
     })
+}
+
+/// How a watch is doing whose tables were deleted: `doctor` says so, and the others are looked at, too.
+fn without_state(watch: &Watch) -> WatchStatus {
+    WatchStatus {
+        watch: watch.clone(),
+        unprocessed: 0,
+        leased: 0,
+        parked: 0,
+        last_error: Some(
+            "its state was deleted; it is made again when the watch is started".to_owned(),
+        ),
+        last_sync_version: 0,
+        idle_ms: None,
+        suggested_workers: 0,
+        parked_changes: Vec::new(),
+    }
 }
 
 pub(crate) fn deleted_state(watch: &Watch) -> Error {

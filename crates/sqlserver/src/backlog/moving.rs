@@ -30,7 +30,7 @@ impl Backlog {
     }
 
     pub(super) fn move_sql(&self) -> String {
-        let key = &self.tracked.key;
+        let key = &self.tracked.table.key;
         let (chunk, read, claim, unclaimed, take) = match self.tracked.way {
             Way::Trigger => (CHUNK, String::new(), "", "", self.noted_sql()),
             Way::Native => (
@@ -63,7 +63,7 @@ impl Backlog {
     }
 
     fn noted_sql(&self) -> String {
-        let key = &self.tracked.key;
+        let key = &self.tracked.table.key;
         fill(
             include_str!("../sql/watch_changes_noted.sql"),
             &[
@@ -77,7 +77,7 @@ impl Backlog {
     }
 
     fn tracked_sql(&self) -> String {
-        let key = &self.tracked.key;
+        let key = &self.tracked.table.key;
         fill(
             include_str!("../sql/watch_changes_tracked.sql"),
             &[
@@ -120,7 +120,7 @@ impl Backlog {
     }
 
     fn functions_sql(&self) -> String {
-        let key = &self.tracked.key;
+        let key = &self.tracked.table.key;
         let table_id = self.tracked.id();
         let mut sql = String::new();
         for function in &self.functions {
@@ -140,7 +140,7 @@ impl Backlog {
 
     /// The function that counts what there is to do.
     pub(crate) fn count_sql(&self) -> String {
-        let key = &self.tracked.key;
+        let key = &self.tracked.table.key;
         let changes = match self.tracked.way {
             Way::Trigger => format!("changefeed.{} x with (readuncommitted)", self.tracked.log()),
             Way::Native => format!("changetable(changes {}, @since) x", self.tracked.table.sql),

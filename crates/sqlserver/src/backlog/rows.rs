@@ -5,7 +5,8 @@ use changefeed_core::{
 };
 use serde_json::value::RawValue;
 
-use super::{Backlog, Leased, altered, reads_in_snapshot, send, unexpected};
+use super::statements::HELD;
+use super::{Backlog, Leased, altered, reads_in_snapshot, send_about, unexpected};
 use crate::connection::Connection;
 use crate::json;
 use crate::platform::Platform;
@@ -50,7 +51,7 @@ impl Backlog {
         }
     }
 
-    pub(crate) fn rows_sql(&self, batch: &Batch, platform: Platform) -> String {
+    pub(crate) fn rows_sql(&self, platform: Platform) -> String {
         let table = &self.tracked.table;
         // Without waiting for whoever writes to the rows.
         let (versioned, unversioned) = match reads_in_snapshot(platform, self.versioned) {
@@ -68,10 +69,10 @@ impl Backlog {
                 ("unversioned", unversioned),
                 ("row", &table.row_json("t")),
                 ("table", &table.sql),
-                ("same_key", &same(&self.tracked.key, "t", "q")),
+                ("same_key", &same(&table.key, "t", "q")),
                 ("key", &json::object(&table.key, "q")),
                 ("leases", &self.leases),
-                ("held", &Backlog::held(batch)),
+                ("held", HELD),
                 ("signature", &format!("({signature})")),
                 ("bytes", BYTES_AT_ONCE),
             ],
@@ -79,8 +80,8 @@ impl Backlog {
     }
 
     async fn read(&self, connection: &mut Connection, batch: &Batch) -> Result<Vec<RowChange>> {
-        let sql = self.rows_sql(batch, connection.platform());
-        let rows = send(connection, &sql).await?;
+        let sql = self.rows_sql(connection.platform());
+        let rows = send_about(connection, &sql, batch).await?;
         let mut changes = Vec::with_capacity(rows.len());
         for row in &rows {
             // Another table may be behind the name by now, or other columns in the table.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed_core::{Batch, BatchOutcome, Take, WatchSettings, fill};
+use changefeed_core::{BatchOutcome, Take, WatchSettings, fill};
 
 use super::{Backlog, lock};
 use crate::events::Span;
@@ -11,6 +11,11 @@ use crate::tracking::{Way, tracked_in};
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
+
+/// The rows of a batch that are still its own. Which batch is said by parameters, so that the server
+/// reads each statement once and not for every batch.
+pub(super) const HELD: &str = "_changefeed_attempt_count > 0 and _changefeed_parked_time is null \
+     and _changefeed_change_version between @P1 and @P2 and _changefeed_lease_generation = @P3";
 
 impl Backlog {
     /// The statement that locks the table's backlogs until the transaction ends.
@@ -95,16 +100,7 @@ impl Backlog {
         )
     }
 
-    /// The rows of a batch that are still its own.
-    pub(super) fn held(batch: &Batch) -> String {
-        format!(
-            "_changefeed_attempt_count > 0 and _changefeed_parked_time is null \
-             and _changefeed_change_version between {} and {} and _changefeed_lease_generation = {}",
-            batch.versions.0, batch.versions.1, batch.generation
-        )
-    }
-
-    pub(crate) fn renew_sql(&self, batch: &Batch, lease: Duration) -> String {
+    pub(crate) fn renew_sql(&self, lease: Duration) -> String {
         let lease = Span::of(lease);
         format!(
             "declare @rows bigint; begin transaction; {} update changefeed.{} \
@@ -115,27 +111,26 @@ impl Backlog {
             self.leases,
             lease.milliseconds,
             lease.seconds,
-            Backlog::held(batch)
+            HELD
         )
     }
 
     pub(crate) fn settle_sql(
         &self,
-        batch: &Batch,
+        attempt: u32,
         outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> String {
-        let held = Backlog::held(batch);
         let common = [
             ("leases", self.leases.as_str()),
-            ("held", held.as_str()),
+            ("held", HELD),
             ("unleased", UNLEASED),
         ];
         let settle = match outcome {
             BatchOutcome::Done => fill(include_str!("../sql/watch_done.sql"), &common),
             BatchOutcome::Released => fill(include_str!("../sql/watch_released.sql"), &common),
             BatchOutcome::Failed { error } => {
-                let wait = Span::of(settings.wait_after(batch.attempt));
+                let wait = Span::of(settings.wait_after(attempt));
                 let more = [
                     ("error", quote::literal(&printable(error))),
                     ("attempts", settings.attempts.to_string()),
@@ -153,7 +148,7 @@ impl Backlog {
             &[
                 ("lock", &self.lock_sql()),
                 ("leases", &self.leases),
-                ("held", &held),
+                ("held", HELD),
                 ("draw", &self.draw_sql()),
                 ("settle", &settle),
             ],

@@ -38,16 +38,18 @@ select s.shard, isnull(s.backfilled_to, case
            when exists (select 1 from changefeed.change c
                         where c.feed_id = @feed_id and c.shard = s.shard
                           and c.change_sequence_number > l.low
-                          and c.change_sequence_number <= l.low + @total)
+                          and c.change_sequence_number <= l.low + @total
+                          -- Or the server may not use the index of what has a number.
+                          and c.change_sequence_number is not null)
            then (select max(c.change_sequence_number) from changefeed.change c
                  where c.feed_id = @feed_id and c.shard = s.shard
-                   and c.change_sequence_number <= l.start)
+                   and c.change_sequence_number <= l.start and c.change_sequence_number is not null)
            else l.low end), l.start, n.count
 from changefeed.shard s
 join (select i.shard, count_big(*) as count from @ids i group by i.shard) n on n.shard = s.shard
 cross apply (select isnull(s.start, s.last_change_sequence_number) as start) b
 cross apply (select b.start, (select max(v.number)
-             from (values (b.start - 1000000000000000), (s.trimmed_to), (convert(bigint, 0))) v(number)) as low) l
+             from (values (b.start - convert(bigint, 1000000000000000)), (s.trimmed_to), (convert(bigint, 0))) v(number)) as low) l
 where s.feed_id = @feed_id;
 if exists (select 1 from @base b where b.number + b.count > b.start)
 begin

@@ -8,7 +8,6 @@ begin
     -- over, the session has its own settings again.
     set ansi_warnings on;
     set ansi_padding on;
-    set arithabort on;
     set concat_null_yields_null on;
     set numeric_roundabort off;
     if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;

@@ -1,11 +1,13 @@
 -- Schema, table and kind, and for each column its name, the system type beneath, length in bytes,
--- precision, scale, number, whether it is nullable, and place in the primary key; last the owners of
--- the table and of our schema.
+-- precision, scale, number, whether it is nullable, place in the primary key, and its collation where
+-- that is not the database's; last the owners of the table and of our schema.
 select convert(nvarchar(128), schema_name(o.schema_id)), convert(nvarchar(128), o.name),
        convert(varchar(2), o.type), convert(nvarchar(128), c.name),
        convert(nvarchar(128), coalesce(b.name, u.name)),
        convert(int, c.max_length), convert(int, c.precision), convert(int, c.scale),
-       convert(int, c.column_id), convert(bit, c.is_nullable), convert(int, k.key_ordinal)
+       convert(int, c.column_id), convert(bit, c.is_nullable), convert(int, k.key_ordinal),
+       case when c.collation_name <> convert(nvarchar(128), databasepropertyex(db_name(), 'Collation'))
+            then convert(nvarchar(128), c.collation_name) end
        , convert(nvarchar(128), user_name(isnull(o.principal_id, s.principal_id))) --@sqlserver
        , convert(nvarchar(128), user_name(ours.principal_id)) --@sqlserver
        -- Ownership means nothing to triggers there: they run with the rights of the writer.

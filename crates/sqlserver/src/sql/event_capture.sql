@@ -10,7 +10,6 @@ begin
     -- over, the session has its own settings again.
     set ansi_warnings on;
     set ansi_padding on;
-    set arithabort on;
     set concat_null_yields_null on;
     set numeric_roundabort off;
     declare @variables nvarchar(4000) = nullif(try_convert(nvarchar(4000), session_context(N'changefeed.session_variables')), N'');

@@ -110,10 +110,12 @@ begin
         -- An older one that looked finished may come back, if whoever finishes it rolls back. That
         -- is waited for: it takes a moment, and keys with something uncommitted are not here.
         delete d from @due d
-        where exists (select 1 from changefeed.event e
-                      join changefeed.event o on o.trigger_id = e.trigger_id
+        where exists (select 1 from changefeed.event e with (forceseek)
+                      join changefeed.event o with (forceseek) on o.trigger_id = e.trigger_id
                           and o.order_key = e.order_key and o.change_id < e.change_id
-                      where e.change_id = d.change_id and o.due_at is not null);
+                      where e.change_id = d.change_id and o.due_at is not null)
+        option (loop join) --@sqlserver
+        ;
     end;
     -- Claimed is what this changes: whoever was quicker has moved the others. By their keys: a search
     -- through all that is due would wait for writers.

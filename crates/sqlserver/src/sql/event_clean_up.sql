@@ -23,20 +23,27 @@ group by t.trigger_id;
 begin transaction;
 insert into @doomed (change_id)
 select top (@limit) e.change_id
-from changefeed.event e with (updlock, readpast, rowlock)
-left join @kept k on k.trigger_id = e.trigger_id
-where (e.state in ('d', 'a') or (@P5 = 1 and e.state = 'e'))
-  and e.created_at < @before
-  and (@trigger_id < 0 or e.trigger_id = @trigger_id)
-  and (k.from_change is null or e.change_id < k.from_change)
-order by e.change_id;
+from changefeed.event_trigger t
+left join @kept k on k.trigger_id = t.trigger_id
+cross apply (select top (@limit) e.change_id
+             from changefeed.event e with (updlock, readpast, rowlock)
+             where e.trigger_id = t.trigger_id and e.state <> 'p' and (@P5 = 1 or e.state <> 'e')
+               and e.created_at < @before
+               and (k.from_change is null or e.change_id < k.from_change)
+             order by e.created_at) e
+where @trigger_id < 0 or t.trigger_id = @trigger_id;
 -- Somebody may have asked for one of them again.
-delete from changefeed.event
-where state <> 'p' and exists (select 1 from @doomed d where d.change_id = changefeed.event.change_id);
+delete e from @doomed d
+join changefeed.event e with (forceseek) on e.change_id = d.change_id
+where e.state <> 'p'
+option (loop join, force order) --@sqlserver
+;
 set @events = @@rowcount;
-delete from changefeed.event_attempt
-where exists (select 1 from @doomed d where d.change_id = changefeed.event_attempt.change_id)
-  and not exists (select 1 from changefeed.event e where e.change_id = changefeed.event_attempt.change_id);
+delete a from @doomed d
+join changefeed.event_attempt a with (forceseek) on a.change_id = d.change_id
+where not exists (select 1 from changefeed.event e with (forceseek) where e.change_id = d.change_id)
+option (loop join, force order) --@sqlserver
+;
 set @attempts = @@rowcount;
 commit transaction;
 select @events, @attempts, count_big(*) from @doomed

@@ -35,9 +35,14 @@ set state = (select case when f.verdict in ('d', 'e') then f.verdict else 'p' en
     locked_by = null
 output inserted.change_id, inserted.generation, inserted.trigger_id
 into @applied (change_id, generation, trigger_id)
+-- By their keys: a search through all events would wait for writers.
+from (select distinct x.change_id as finished_id from @finished x) h --@sqlserver
+join changefeed.event with (forceseek) on changefeed.event.change_id = h.finished_id --@sqlserver
 where locked_by is not null
   and exists (select 1 from @finished f where f.change_id = changefeed.event.change_id
-                and f.generation = changefeed.event.generation);
+                and f.generation = changefeed.event.generation)
+option (loop join, force order) --@sqlserver
+;
 insert into changefeed.event_attempt
     (change_id, generation, trigger_id, attempt, outcome, status, request, response, error, duration_ms)
 select f.change_id, f.generation, a.trigger_id, f.attempt, f.outcome, f.status, f.request, f.response,
@@ -47,18 +52,22 @@ from @finished f join @applied a on a.change_id = f.change_id and a.generation =
 update k
 set outcome = f.outcome, late = 1, status = f.status, request = f.request, response = f.response,
     error = f.error, duration_ms = f.duration_ms
-from changefeed.event_attempt k
-join @finished f on f.change_id = k.change_id and f.generation = k.generation
+from @finished f
+join changefeed.event_attempt k with (forceseek) on k.change_id = f.change_id and k.generation = f.generation
 where k.outcome = 'unknown' and f.outcome <> 'unknown'
-  and not exists (select 1 from @applied a where a.change_id = f.change_id and a.generation = f.generation);
+  and not exists (select 1 from @applied a where a.change_id = f.change_id and a.generation = f.generation)
+option (loop join, force order) --@sqlserver
+;
 insert into changefeed.event_attempt
     (change_id, generation, trigger_id, attempt, outcome, late, status, request, response, error,
      duration_ms)
 select f.change_id, f.generation, e.trigger_id, f.attempt, f.outcome, 1, f.status, f.request, f.response,
        f.error, f.duration_ms
-from @finished f join changefeed.event e on e.change_id = f.change_id
+from @finished f join changefeed.event e with (forceseek) on e.change_id = f.change_id
 where not exists (select 1 from changefeed.event_attempt k
-                  where k.change_id = f.change_id and k.generation = f.generation);
+                  where k.change_id = f.change_id and k.generation = f.generation)
+option (loop join, force order) --@sqlserver
+;
 -- Last, because a claim has the trigger's row before any event.
 update changefeed.event_trigger
 set paused_because = N'the webhook answered 410 Gone', updated_at = @now

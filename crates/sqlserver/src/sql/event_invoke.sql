@@ -6,7 +6,9 @@ output inserted.change_id into @written (change_id)
 select t.trigger_id, 'M', @P2, 0 from changefeed.event_trigger t
 where t.trigger_id = @P1 and t.dropped_at is null;
 update e set order_key = e.change_id
-from changefeed.event e join @written w on w.change_id = e.change_id;
+from @written w join changefeed.event e with (forceseek) on e.change_id = w.change_id
+option (loop join, force order) --@sqlserver
+;
 select w.change_id, s.salt, t.feed_id
 from @written w
 cross join changefeed.event_salt s

@@ -7,7 +7,12 @@ group by h.change_id;
 update changefeed.event
 set due_at = dateadd(millisecond, @P3, dateadd(second, @P2, sysutcdatetime()))
 output inserted.change_id, inserted.generation into @kept (change_id, generation)
+-- By their keys: a search through all events would wait for writers.
+from (select x.change_id as held_id from @held x) k --@sqlserver
+join changefeed.event with (forceseek) on changefeed.event.change_id = k.held_id --@sqlserver
 where locked_by is not null
   and exists (select 1 from @held h where h.change_id = changefeed.event.change_id
-                and h.generation = changefeed.event.generation);
+                and h.generation = changefeed.event.generation)
+option (loop join, force order) --@sqlserver
+;
 select k.change_id, convert(bigint, k.generation) from @kept k order by k.change_id

@@ -12,10 +12,11 @@ from (
            sum(isnull(datalength(e.old), 0) + isnull(datalength(e.new), 0))
                over (order by e.change_id rows unbounded preceding) as bytes
     from openjson(@P1) with (change_id bigint, generation int) h
-    join changefeed.event e on e.change_id = h.change_id and e.generation = h.generation
+    join changefeed.event e with (forceseek) on e.change_id = h.change_id and e.generation = h.generation
     join changefeed.event_trigger t on t.trigger_id = e.trigger_id
     cross join changefeed.event_salt s
     where e.locked_by is not null
 ) p
 where p.place = 1 or p.bytes <= @P2
 order by p.change_id
+option (loop join, force order) --@sqlserver

@@ -4,7 +4,7 @@
 select t.trigger_id, t.definition, t.paused_because, schema_name(o.schema_id), o.name,
        t.table_id, t.capture_sql,
        convert(bit, case when o.object_id is not null
-                          and (o.name <> t.table_name or schema_name(o.schema_id) <> t.schema_name)
+                          and (o.name collate database_default <> t.table_name or schema_name(o.schema_id) <> t.schema_name)
                          then 1 else 0 end),
        t.feed_id, t.[columns]
 from changefeed.event_trigger t

@@ -6,8 +6,9 @@ begin transaction;
 if not exists (select 1 from changefeed.event_trigger t where t.feed_id = @feed_id and t.dropped_at is null)
 begin
     -- A reader must see that these are gone, if whoever drops the feed never comes to its end.
-    update changefeed.shard set trimmed_to = last_change_sequence_number
-    where feed_id = @feed_id and trimmed_to < last_change_sequence_number;
+    update s set trimmed_to = s.last_change_sequence_number
+    from changefeed.shard s with (forceseek)
+    where s.feed_id = @feed_id and s.trimmed_to < s.last_change_sequence_number;
     insert into @gone (shard, change_id)
     select top (@batch) c.shard, c.change_id
     from changefeed.change c

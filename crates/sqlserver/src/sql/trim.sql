@@ -5,18 +5,20 @@ declare @feed_id smallint = @P1, @shard smallint = @P2, @left bigint = @P5;
 declare @before datetime2(6) = dateadd(millisecond, -@P4, dateadd(second, -@P3, sysutcdatetime()));
 declare @old bigint, @upto bigint, @read bigint, @slowest varchar(100), @highest bigint;
 declare @gone table (change_sequence_number bigint not null primary key, change_id bigint not null);
+-- Before anybody is kept waiting: it only grows.
+select top (1) @old = p.last_change_sequence_number
+from changefeed.progress p
+where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
+  and not exists (select 1 from changefeed.backfill b
+                  where b.feed_id = @feed_id
+                    and (b.finished_at is null or b.finished_at > @before))
+order by p.swept_at desc, p.last_change_sequence_number desc;
 begin transaction;
 -- Locked in a statement of its own, so that what follows sees the newest state.
 -- FORCESEEK: a scan would wait for whoever is at work on another shard.
 update s set trimmed_to = s.trimmed_to
 from changefeed.shard s with (forceseek)
 where s.feed_id = @feed_id and s.shard = @shard;
-select @old = max(p.last_change_sequence_number)
-from changefeed.progress p
-where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
-  and not exists (select 1 from changefeed.backfill b
-                  where b.feed_id = @feed_id
-                    and (b.finished_at is null or b.finished_at > @before));
 select top (1) @read = convert(bigint, c.[cursor]), @slowest = c.name
 from changefeed.consumer c
 where c.feed_id = @feed_id and c.shard = @shard

@@ -6,8 +6,14 @@
 declare @shard int = @P2, @after binary(16) = @P3, @limit int = @P4;
 declare @upto binary(16) = 0xffffffffffffffffffffffffffffffff;
 if exists (select 1 from sys.databases d where d.name = db_name() and d.is_read_committed_snapshot_on = 0) --@sqlserver
+begin --@sqlserver
+    set @upto = null; --@sqlserver
     select @upto = s.ulid_high + convert(binary(8), s.ulid_low) from changefeed.shard_ulid s --@sqlserver
     where s.feed_id = @P1 and s.shard_id = @shard; --@sqlserver
+    -- Before the first of its transactions there is none: then what is there when whoever is writing has ended.
+    if @upto is null --@sqlserver
+        select top (1) @upto = t.{ulid} from {table} t where t.{shard} = @shard order by t.{ulid} desc; --@sqlserver
+end; --@sqlserver
 select top (@limit) t.{ulid}, {row}
 from {table} t
 where t.{shard} = @shard and t.{ulid} > @after and t.{ulid} <= @upto

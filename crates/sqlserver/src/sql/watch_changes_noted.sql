@@ -10,6 +10,8 @@
     from changefeed.{log} l with (readcommittedlock, readpast, updlock, rowlock)
     order by l._changefeed_order;
     if @@rowcount > 0
-        delete from changefeed.{log}
-        where exists (select 1 from @scanned s where s.place = changefeed.{log}._changefeed_order)
-        option (recompile);
+        -- Row by row: a search through the whole log would wait for whoever is writing to the table.
+        delete l from @scanned s
+        join changefeed.{log} l with (forceseek, rowlock) on l._changefeed_order = s.place
+        option (loop join, force order) --@sqlserver
+        ;

@@ -45,7 +45,7 @@ impl SqlServerStore {
 
 /// The statement that loads the next existing rows.
 pub(crate) fn load_sql(tracked: &Tracked, function_id: &str) -> String {
-    let key = &tracked.key;
+    let key = &tracked.table.key;
     let table = &tracked.table;
     let resume = resume_after(&table.key, "t");
     fill(

@@ -1,0 +1,175 @@
+//! Triggers of ours on tables of the application: putting them there, and taking them off.
+//!
+//! From when a trigger is dropped or made until the transaction ends nobody can touch its table, not
+//! even whoever reads without locks. So all that is done to it is one message, and whoever asks for it
+//! commits as soon as it can: a process that is stopped in between would stop the application.
+
+use changefeed_core::{Error, Kind, Result};
+
+use crate::connection::Connection;
+use crate::platform::Platform;
+use crate::quote;
+use crate::source::Table;
+
+/// How long to wait for writers to finish before a trigger is created on their table, in
+/// milliseconds. Later writers wait behind us meanwhile, so nobody but a person may ask for more
+/// than a moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Patience {
+    /// Somebody asked for it.
+    Person,
+    /// We noticed that it would be good.
+    Moment,
+}
+
+impl Patience {
+    /// What the session waits at other times.
+    const USUAL: u32 = 30_000;
+
+    fn milliseconds(self) -> u32 {
+        match self {
+            Patience::Person => 5000,
+            Patience::Moment => 200,
+        }
+    }
+}
+
+/// Creates a trigger, in place of the one of that name, wherever that is. `first_for` names the
+/// statements of the application for which it is to run before the application's own triggers.
+pub(crate) async fn put(
+    connection: &mut Connection,
+    table: &Table,
+    name: &str,
+    create: &str,
+    first_for: &[&str],
+    patience: Patience,
+) -> Result<()> {
+    let mut statements = removal(connection, name, table.id).await?;
+    statements.push(format!("exec sys.sp_executesql {}", quote::literal(create)));
+    if connection.platform() == Platform::SqlServer {
+        statements.extend(
+            first_for
+                .iter()
+                .map(|operation| first(table, name, operation)),
+        );
+    }
+    send(connection, &statements, patience)
+        .await
+        .map_err(|error| match error.kind() {
+            Kind::Permission => may_not_create(table, error),
+            Kind::Busy => written_to(&table.name.to_string(), error),
+            _ => error,
+        })
+}
+
+/// Drops a trigger, wherever its table is by now.
+pub(crate) async fn remove(
+    connection: &mut Connection,
+    name: &str,
+    table_id: i32,
+    patience: Patience,
+) -> Result<()> {
+    let statements = removal(connection, name, table_id).await?;
+    if statements.is_empty() {
+        return Ok(());
+    }
+    send(connection, &statements, patience)
+        .await
+        .map_err(|error| match error.kind() {
+            Kind::Busy => written_to("its table", error),
+            _ => error,
+        })
+}
+
+/// The statements that drop a trigger; none if there is none. One that this user may not see is not
+/// taken for one that is not there: it would go on for ever.
+async fn removal(connection: &mut Connection, name: &str, table_id: i32) -> Result<Vec<String>> {
+    let found = connection
+        .query(include_str!("sql/table_trigger.sql"), &[&table_id, &name])
+        .await?;
+    let hidden = found.iter().any(|row| row.get::<bool, _>(1) == Some(true));
+    if hidden {
+        return Err(Error::new(
+            Kind::Permission,
+            format!("the database user may not see whether there is a trigger {name}"),
+        )
+        .advise(
+            "grant alter on its table to this user; if the table is gone, ask somebody who has VIEW \
+             DEFINITION on the database",
+        ));
+    }
+    let schemas = found.iter().filter_map(|row| row.get::<&str, _>(0));
+    Ok(schemas
+        .map(|schema| {
+            let (schema, name) = (quote::identifier(schema), quote::identifier(name));
+            format!("drop trigger {schema}.{name}")
+        })
+        .collect())
+}
+
+/// A trigger of the application's that changes the same row must come after ours, or the log
+/// would tell the second change before the first. There can be one first trigger: if the
+/// application has chosen its own, that is so.
+fn first(table: &Table, name: &str, operation: &str) -> String {
+    let schema = table.name.schema.as_deref().unwrap_or("dbo");
+    let name = format!("[{}].[{name}]", schema.replace(']', "]]"));
+    format!(
+        "if not exists (select 1 from sys.triggers t \
+             join sys.trigger_events e on e.object_id = t.object_id \
+             where t.parent_id = {} and e.type_desc = N'{operation}' and e.is_first = 1) \
+         exec sys.sp_settriggerorder @triggername = {}, @order = 'First', @stmttype = '{operation}'",
+        table.id,
+        quote::literal(&name)
+    )
+}
+
+async fn send(
+    connection: &mut Connection,
+    statements: &[String],
+    patience: Patience,
+) -> Result<()> {
+    connection
+        .batch(&format!(
+            "set lock_timeout {};\n{};\nset lock_timeout {}",
+            patience.milliseconds(),
+            statements.join(";\n"),
+            Patience::USUAL
+        ))
+        .await
+}
+
+/// Undoes what was begun, so that the connection can be used again.
+pub(crate) async fn give_up(connection: &mut Connection) {
+    let undone = match connection.rollback().await {
+        Ok(()) => {
+            let usual = format!("set lock_timeout {}", Patience::USUAL);
+            connection.batch(&usual).await
+        }
+        Err(error) => Err(error),
+    };
+    if let Err(error) = undone {
+        tracing::debug!(%error, "a connection is lost");
+    }
+}
+
+/// Writers did not let us at their table in time.
+fn written_to(table: &str, error: Error) -> Error {
+    Error::new(
+        Kind::Busy,
+        format!("somebody has been writing to {table} for too long"),
+    )
+    .advise("try again when there are no long transactions on it")
+    .caused_by(error)
+}
+
+fn may_not_create(table: &Table, error: Error) -> Error {
+    Error::new(
+        Kind::Permission,
+        format!(
+            "the database user may not create a trigger on {}",
+            table.name
+        ),
+    )
+    .advise(format!("grant alter on {} to this user", table.sql))
+    .caused_by(error)
+}
