@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend};
+use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend, on_every_backend};
 use changefeed_testkit::postgres::program;
 use changefeed_testkit::process::{Running, terminate};
 use changefeed_testkit::{eventually, run};
@@ -45,10 +45,7 @@ fn lines(url: &str, args: &str) -> Vec<Value> {
 }
 
 fn on_every_database(case: impl AsyncFn(Arc<dyn Backend>)) {
-    run(async {
-        case(Arc::new(SqliteBackend::fresh().await)).await;
-        case(Arc::new(PostgresBackend::fresh().await)).await;
-    });
+    run(on_every_backend(case));
 }
 
 /// From `migrate` to `uninstall`.

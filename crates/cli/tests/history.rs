@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::backend::{Backend, PostgresBackend, on_every_server};
 use changefeed_testkit::history::{Recorder, Workload};
 use changefeed_testkit::postgres::Cluster;
 use changefeed_testkit::process::Running;
@@ -143,8 +143,7 @@ async fn long_writer(backend: &dyn Backend, recorder: &Recorder) -> impl AsyncFn
 /// that stays open all the while.
 #[test]
 fn sweepers_that_are_killed_crash_and_freeze_break_no_promise() {
-    run(async {
-        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+    run(on_every_server(async |backend| {
         let (_, feed) = backend.feed(SHARD.0, 2).await;
         let mut fleet = Fleet::of(&backend.url(), 3);
         eventually("a sweeper leads", || leader(&*backend)).await;
@@ -159,7 +158,7 @@ fn sweepers_that_are_killed_crash_and_freeze_break_no_promise() {
                 finish().await;
             })
             .await;
-    });
+    }));
 }
 
 /// Promise 11 for the server: stopped like in a crash, and killed with all its processes, under

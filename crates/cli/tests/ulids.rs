@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed::{Ulid, UlidOptions};
-use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend};
+use changefeed_testkit::backend::{Backend, PostgresBackend, on_every_backend};
 use changefeed_testkit::process::Running;
 use changefeed_testkit::run;
 use changefeed_testkit::ulids::{FEED, UlidWrite};
@@ -59,13 +59,9 @@ fn create(rest: &str) -> String {
     )
 }
 
-/// Both databases, with the table and the schema.
+/// Every database, with the table and the schema.
 async fn everywhere(case: impl AsyncFn(Arc<dyn Backend>)) {
-    let backends: [Arc<dyn Backend>; 2] = [
-        Arc::new(SqliteBackend::fresh().await),
-        Arc::new(PostgresBackend::fresh().await),
-    ];
-    for backend in backends {
+    on_every_backend(async |backend| {
         works(&backend.url(), "migrate");
         backend
             .session()
@@ -77,7 +73,8 @@ async fn everywhere(case: impl AsyncFn(Arc<dyn Backend>)) {
             ))
             .await;
         case(backend).await;
-    }
+    })
+    .await;
 }
 
 /// Writes a row that happens at a time.

@@ -20,7 +20,8 @@ use changefeed_core::{
     Ulid, UlidOptions,
 };
 
-use crate::eventually;
+use crate::sqlserver::given_server;
+use crate::{eventually, patience};
 use crate::ulids::UlidWrite;
 
 /// Rows as text, NULL as `None`.
@@ -72,6 +73,21 @@ pub trait Backend: Send + Sync {
     /// to do.
     async fn at_rest(&self) -> bool {
         true
+    }
+}
+
+/// A case on a fresh database of every kind that this test run has: the SQL Server only where there
+/// is one.
+pub async fn on_every_backend(case: impl AsyncFn(Arc<dyn Backend>)) {
+    case(Arc::new(SqliteBackend::fresh().await)).await;
+    on_every_server(case).await;
+}
+
+/// The same without SQLite: what is about several processes that hold no common file.
+pub async fn on_every_server(case: impl AsyncFn(Arc<dyn Backend>)) {
+    case(Arc::new(PostgresBackend::fresh().await)).await;
+    if given_server().is_some() {
+        case(Arc::new(SqlServerBackend::fresh().await)).await;
     }
 }
 
@@ -367,7 +383,7 @@ pub async fn wait_for(store: &dyn Store, feed: &Feed, shard: i16, count: usize) 
 /// Waits until a condition holds. Not by `eventually`, whose questions may move to another thread: those
 /// of an async closure may borrow.
 pub async fn eventually_true(what: &str, mut ask: impl AsyncFnMut() -> bool) {
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30) * patience();
     while !ask().await {
         assert!(tokio::time::Instant::now() < deadline, "in vain: {what}");
         tokio::time::sleep(Duration::from_millis(5)).await;

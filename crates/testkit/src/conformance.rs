@@ -30,12 +30,15 @@ pub mod watch_promises;
 pub mod watch_tables;
 pub mod watches;
 
-/// Cases of a test program's own, by module, each on every database that needs no server of ours.
+/// Cases of a test program's own, by module, each on every database; on SQL Server with the feature
+/// `sqlserver-server` of the crate that has them.
 #[macro_export]
 macro_rules! on_every_store {
     ($($theme:ident { $($case:ident)* })*) => {
         $crate::on_every_store! { @ postgres (PostgresBackend) $($theme { $($case)* })* }
         $crate::on_every_store! { @ sqlite (SqliteBackend) $($theme { $($case)* })* }
+        #[cfg(feature = "sqlserver-server")]
+        $crate::on_every_store! { @ sqlserver (SqlServerBackend) $($theme { $($case)* })* }
     };
     (@ $store:ident ($backend:ident) $($theme:ident { $($case:ident)* })*) => {
         mod $store {

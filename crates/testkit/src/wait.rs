@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
+use crate::sqlserver::given_server;
+
 /// How long a test may take before it is considered hung.
 const CASE_DEADLINE: Duration = Duration::from_secs(120);
 
@@ -15,9 +17,7 @@ const STATE_DEADLINE: Duration = Duration::from_secs(30);
 /// session, which takes seconds. No promise depends on this: tests that promise a time measure it
 /// themselves.
 pub fn patience() -> u32 {
-    let elsewhere =
-        std::env::var_os("CHANGEFEED_TEST_SQLSERVER_URL").is_some_and(|v| !v.is_empty());
-    if elsewhere { 3 } else { 1 }
+    if given_server().is_some() { 3 } else { 1 }
 }
 
 /// Whether the long runs were asked for (`./test --soak`).

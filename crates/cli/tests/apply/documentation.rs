@@ -52,8 +52,10 @@ fn the_guide_tells_the_truth() {
                     .output()
                     .unwrap();
                 let said = String::from_utf8(output.stdout).unwrap();
-                // PostgreSQL names tables with their schema, and every database is another.
-                let mut said = said.replace("public.orders", "orders");
+                // Servers name tables with their schema, and every database is another.
+                let mut said = said
+                    .replace("public.orders", "orders")
+                    .replace("dbo.orders", "orders");
                 if said.starts_with("database ") {
                     let (_, plan) = said.split_once('\n').unwrap();
                     said = format!("database postgres://db.example:5432/shop\n{plan}");

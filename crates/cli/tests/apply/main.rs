@@ -17,7 +17,7 @@ mod secrets;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use changefeed_testkit::backend::{Backend, PostgresBackend, Session, SqliteBackend};
+use changefeed_testkit::backend::{Backend, Session, on_every_backend};
 use changefeed_testkit::run;
 use serde_json::Value;
 
@@ -98,7 +98,7 @@ impl Stage {
         let url = self.backend.url();
         let (scheme, name) = (
             url.split_once(':').unwrap().0,
-            url.rsplit('/').next().unwrap(),
+            url.rsplit('/').next().unwrap().split('?').next().unwrap(),
         );
         assert!(first.starts_with(&format!("database {scheme}:")), "{first}");
         assert!(first.ends_with(name), "{first}");
@@ -139,8 +139,7 @@ pub(crate) fn finish(command: &mut Command) -> Said {
 
 pub(crate) fn on_every_database(case: impl AsyncFn(Stage)) {
     run(async {
-        case(Stage::new(Arc::new(SqliteBackend::fresh().await)).await).await;
-        case(Stage::new(Arc::new(PostgresBackend::fresh().await)).await).await;
+        on_every_backend(async |backend| case(Stage::new(backend).await).await).await;
     });
 }
 

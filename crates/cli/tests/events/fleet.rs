@@ -9,12 +9,15 @@ use changefeed_testkit::backend::{Backend, Session, eventually_true};
 use changefeed_testkit::events::checker::{Account, audit, guard, nothing_was_stolen, seen_by};
 use changefeed_testkit::events::writers::ORDERS;
 use changefeed_testkit::events::{log, to_webhook};
+use changefeed_testkit::patience;
 use changefeed_testkit::process::Running;
 use changefeed_testkit::receiver::{Receiver, Request};
 use serde_json::Value;
 
 /// How long a dead instance keeps its events here.
-pub(crate) const LEASE: Duration = Duration::from_millis(1000);
+pub(crate) fn lease() -> Duration {
+    Duration::from_secs(1) * patience()
+}
 
 pub(crate) struct Scene {
     pub(crate) backend: Arc<dyn Backend>,
@@ -52,7 +55,8 @@ impl Scene {
         let mut command = Command::new(env!("CARGO_BIN_EXE_changefeed"));
         command
             .args(["--db", &self.backend.url(), "--json", "deliver"])
-            .args(["--lease", "1s", "--fetch-interval", "50ms"])
+            .args(["--lease", &format!("{}s", lease().as_secs())])
+            .args(["--fetch-interval", "50ms"])
             .env_remove("CHANGEFEED_CRASH_AT")
             .stdout(Stdio::piped())
             .stderr(Stdio::null());

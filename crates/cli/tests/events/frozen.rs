@@ -7,7 +7,7 @@ use changefeed_testkit::backend::{Backend, eventually_true};
 use changefeed_testkit::events::attempts;
 use changefeed_testkit::receiver::Reply;
 
-use crate::fleet::{LEASE, Scene};
+use crate::fleet::{Scene, lease};
 
 /// One instance is frozen with requests under way; another takes over after the lease. Awake
 /// again, the first one has a success and a failure to tell: both are logged as late, and neither
@@ -15,7 +15,7 @@ use crate::fleet::{LEASE, Scene};
 pub(crate) async fn promise_9_a_frozen_instance_cannot_write_over_the_new_owner(
     backend: Arc<dyn Backend>,
 ) {
-    let timeout = LEASE * 4;
+    let timeout = lease() * 4;
     let scene = Scene::new(backend, |d| d.delivery.retry.timeout = timeout).await;
     scene.receiver.otherwise(Reply::Hang);
     scene.insert(0, 6).await;
@@ -32,7 +32,7 @@ pub(crate) async fn promise_9_a_frozen_instance_cannot_write_over_the_new_owner(
     scene.is_settled().await;
     let waited = frozen.elapsed();
     assert!(
-        waited + Duration::from_millis(50) >= LEASE / 2,
+        waited + Duration::from_millis(50) >= lease() / 2,
         "taken over before the lease was over: {waited:?}"
     );
     for event in scene.delivered().await {

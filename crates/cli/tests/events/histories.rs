@@ -12,7 +12,7 @@ use changefeed_testkit::receiver::{Receiver, Reply};
 use changefeed_testkit::soaking;
 use fastrand::Rng;
 
-use crate::fleet::{LEASE, Scene, row_and_retry};
+use crate::fleet::{Scene, lease, row_and_retry};
 
 const CRASH_POINTS: [&str; 6] = [
     "deliver.claimed:2",
@@ -68,11 +68,10 @@ pub(crate) async fn promise_12_ten_instances_do_the_work_of_one(backend: Arc<dyn
     misbehave(&scene.receiver);
     let fleet: Vec<Running> = (0..10).map(|_| scene.deliver(None)).collect();
     let writers = Writers::start(&scene.backend, 2, seed());
-    scene
-        .receiver
-        .wait_until(|requests, _| requests.len() >= 150)
-        .await
-        .unwrap();
+    eventually_true("much is delivered", async || {
+        scene.receiver.seen().requests >= 150
+    })
+    .await;
     let committed = writers.stop().await;
     judge(&scene, committed).await;
     let account = scene.account().await;
@@ -111,7 +110,7 @@ pub(crate) async fn promises_8_9_and_11_hold_in_a_history_of_kills_crashes_and_f
                 fleet[unlucky].freeze();
                 let frozen = Instant::now();
                 eventually_true("its lease is over", async || {
-                    frozen.elapsed() > LEASE.mul_f32(1.3)
+                    frozen.elapsed() > lease().mul_f32(1.3)
                 })
                 .await;
                 fleet[unlucky].thaw();

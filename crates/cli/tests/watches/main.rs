@@ -14,11 +14,10 @@ mod promises;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
-use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend, eventually_true};
+use changefeed_testkit::backend::{eventually_true, on_every_backend};
 use changefeed_testkit::process::Running;
-use changefeed_testkit::run;
+use changefeed_testkit::{patience, run};
 use changefeed_testkit::watching::Scene;
 use serde_json::Value;
 
@@ -51,10 +50,7 @@ pub(crate) fn json_lines(url: &str, args: &[&str]) -> Vec<Value> {
 
 pub(crate) fn on_every_database(case: impl AsyncFn(Scene)) {
     run(async {
-        let sqlite: Arc<dyn Backend> = Arc::new(SqliteBackend::fresh().await);
-        case(Scene::new(sqlite).await).await;
-        let postgres: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
-        case(Scene::new(postgres).await).await;
+        on_every_backend(async |backend| case(Scene::new(backend).await).await).await;
     });
 }
 
@@ -102,8 +98,10 @@ impl Journal {
     }
 }
 
-/// An instance of function `f` with a short lease.
+/// An instance of function `f` with a short lease. A server whose first answers take seconds needs a
+/// longer one: rows that nobody could read in time have used up an attempt.
 pub(crate) fn instance(url: &str, exec: &str, crash_at: Option<&str>) -> Running {
+    let lease = format!("{}ms", 800 * patience().pow(2));
     let mut command = changefeed(
         url,
         &[
@@ -116,7 +114,7 @@ pub(crate) fn instance(url: &str, exec: &str, crash_at: Option<&str>) -> Running
             "--batch",
             "10",
             "--lease",
-            "800ms",
+            &lease,
             "--interval",
             "20ms",
         ],

@@ -195,6 +195,16 @@ fn tsql(sql: &str) -> String {
     if sql == "rollback" {
         return "if @@trancount > 0 rollback".to_owned();
     }
+    // There is no upsert. One writer at a time is all that the suite needs of this.
+    if let Some(insert) = sql.strip_suffix(" on conflict (id) do update set note = excluded.note")
+        && let Some((table, row)) = insert.split_once(" values (")
+        && let Some((id, note)) = row.trim_end_matches(')').split_once(", ")
+    {
+        let table = table.trim_start_matches("insert into ");
+        return tsql(&format!(
+            "update {table} set note = {note} where id = {id}; if @@rowcount = 0 {insert}"
+        ));
+    }
     // A view must be alone in its batch.
     if let Some((view, rest)) = sql.split_once(';')
         && view.starts_with("create view ")

@@ -8,6 +8,7 @@
     reason = "a test fails by panicking, and its name says what it is about"
 )]
 
+mod collations;
 mod doctor;
 mod failures;
 mod python;
