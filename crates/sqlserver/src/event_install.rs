@@ -32,6 +32,16 @@ pub(crate) async fn install(
 ) -> Result<()> {
     check_times(connection, plan).await?;
     let trigger = plan.trigger()?;
+    let name = trigger_name(plan.id);
+    let Some(trigger) = trigger else {
+        connection
+            .execute(
+                "update changefeed.event_trigger set capture_sql = null where trigger_id = @P1",
+                &[&plan.id.0],
+            )
+            .await?;
+        return table_trigger::remove(connection, &name, plan.table.id, patience).await;
+    };
     // As a parameter: a statement may be changed for its server, and this is compared later.
     connection
         .execute(
@@ -39,10 +49,6 @@ pub(crate) async fn install(
             &[&plan.id.0, &trigger],
         )
         .await?;
-    let name = trigger_name(plan.id);
-    let Some(trigger) = trigger else {
-        return table_trigger::remove(connection, &name, plan.table.id, patience).await;
-    };
     let capture = &plan.definition.capture;
     let operations: Vec<&str> = [
         (capture.insert, "INSERT"),

@@ -21,8 +21,8 @@ use changefeed_core::{
 };
 
 use crate::sqlserver::given_server;
-use crate::{eventually, patience};
 use crate::ulids::UlidWrite;
+use crate::{eventually, patience};
 
 /// Rows as text, NULL as `None`.
 pub type Rows = Vec<Vec<Option<String>>>;

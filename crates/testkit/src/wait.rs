@@ -17,7 +17,7 @@ const STATE_DEADLINE: Duration = Duration::from_secs(30);
 /// session, which takes seconds. No promise depends on this: tests that promise a time measure it
 /// themselves.
 pub fn patience() -> u32 {
-    if given_server().is_some() { 3 } else { 1 }
+    if given_server().is_some() { 6 } else { 1 }
 }
 
 /// Whether the long runs were asked for (`./test --soak`).

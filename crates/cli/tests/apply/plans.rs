@@ -257,7 +257,7 @@ fn a_trigger_does_not_go_to_another_table() {
         for args in ["apply", "apply --check"] {
             let said = stage.run(args);
             assert_eq!(said.code, 2, "{said:?}");
-            let plan = said.out.replace("public.", "");
+            let plan = said.out.replace("public.", "").replace("dbo.", "");
             let refused = "! trigger t\n    table: \"orders\" → \"other\"\n    trigger 't' is on \
                            table orders: drop it first, or give the new one another name\n";
             assert!(plan.contains(refused), "{plan}");
@@ -265,7 +265,7 @@ fn a_trigger_does_not_go_to_another_table() {
         let said = stage.run("trigger create t --table other --in-process --replace");
         assert_eq!(said.code, 1, "{said:?}");
         assert_eq!(
-            said.errors.replace("public.", ""),
+            said.errors.replace("public.", "").replace("dbo.", ""),
             "error: trigger 't' is on table orders\n  hint: drop it first, or give the new one \
              another name\n"
         );

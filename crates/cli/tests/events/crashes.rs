@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use changefeed_testkit::backend::Backend;
 use changefeed_testkit::events::{attempts, log};
+use changefeed_testkit::patience;
 use changefeed_testkit::process::terminate;
 use changefeed_testkit::receiver::Reply;
 
@@ -29,7 +30,7 @@ pub(crate) async fn promise_11_a_crash_at_any_named_place_loses_nothing(backend:
         let before = scene.receiver.seen().requests;
         let mut doomed = scene.deliver(Some(place));
         // Until it gets there: how many outcomes one write takes is its own affair.
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + Duration::from_secs(30) * patience();
         let status = loop {
             if let Some(status) = doomed.ended() {
                 break status;

@@ -52,10 +52,19 @@ impl Scene {
     }
 
     pub(crate) fn deliver(&self, crash_at: Option<&str>) -> Running {
+        self.deliver_with(lease(), crash_at)
+    }
+
+    /// With a lease that lasts, however slow the machine is.
+    pub(crate) fn deliver_patiently(&self) -> Running {
+        self.deliver_with(Duration::from_secs(120), None)
+    }
+
+    fn deliver_with(&self, lease: Duration, crash_at: Option<&str>) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_changefeed"));
         command
             .args(["--db", &self.backend.url(), "--json", "deliver"])
-            .args(["--lease", &format!("{}s", lease().as_secs())])
+            .args(["--lease", &format!("{}s", lease.as_secs())])
             .args(["--fetch-interval", "50ms"])
             .env_remove("CHANGEFEED_CRASH_AT")
             .stdout(Stdio::piped())

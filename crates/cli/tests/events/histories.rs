@@ -66,7 +66,7 @@ pub(crate) async fn promise_12_ten_instances_do_the_work_of_one(backend: Arc<dyn
     })
     .await;
     misbehave(&scene.receiver);
-    let fleet: Vec<Running> = (0..10).map(|_| scene.deliver(None)).collect();
+    let fleet: Vec<Running> = (0..10).map(|_| scene.deliver_patiently()).collect();
     let writers = Writers::start(&scene.backend, 2, seed());
     eventually_true("much is delivered", async || {
         scene.receiver.seen().requests >= 150

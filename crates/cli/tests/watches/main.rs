@@ -17,8 +17,8 @@ use std::process::{Command, Stdio};
 
 use changefeed_testkit::backend::{eventually_true, on_every_backend};
 use changefeed_testkit::process::Running;
-use changefeed_testkit::{patience, run};
 use changefeed_testkit::watching::Scene;
+use changefeed_testkit::{patience, run};
 use serde_json::Value;
 
 pub(crate) fn changefeed(url: &str, args: &[&str]) -> Command {
@@ -101,7 +101,7 @@ impl Journal {
 /// An instance of function `f` with a short lease. A server whose first answers take seconds needs a
 /// longer one: rows that nobody could read in time have used up an attempt.
 pub(crate) fn instance(url: &str, exec: &str, crash_at: Option<&str>) -> Running {
-    let lease = format!("{}ms", 800 * patience().pow(2));
+    let lease = format!("{}ms", 800 * patience());
     let mut command = changefeed(
         url,
         &[

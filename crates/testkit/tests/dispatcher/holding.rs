@@ -7,10 +7,13 @@ use changefeed_core::{EventStatus, Setting};
 use changefeed_receiver::{Receiver, Reply};
 use changefeed_testkit::backend::{Backend, eventually_true};
 use changefeed_testkit::events::{LEASE, attempts, claim};
+use changefeed_testkit::patience;
 
 use crate::stage::{Stage, faults, retry, row_id};
 
-const SHORT_LEASE: Duration = Duration::from_millis(800);
+fn short_lease() -> Duration {
+    Duration::from_millis(800) * patience()
+}
 
 /// It is renewed while the request is under way: two others get nothing, and it is sent once.
 pub(crate) async fn promise_9_a_request_longer_than_the_lease_is_made_once(
@@ -24,7 +27,7 @@ pub(crate) async fn promise_9_a_request_longer_than_the_lease_is_made_once(
     stage.insert(0, 5).await;
     let mut workers = Vec::new();
     for _ in 0..3 {
-        workers.push(stage.dispatch(|o| o.lease = SHORT_LEASE).await);
+        workers.push(stage.dispatch(|o| o.lease = short_lease()).await);
     }
     stage
         .receiver
@@ -36,7 +39,7 @@ pub(crate) async fn promise_9_a_request_longer_than_the_lease_is_made_once(
     eventually_true("the leases would have run out", async || {
         let states = stage.store.trigger_states().await.unwrap();
         assert_eq!(states[0].in_flight, 5, "held all the time");
-        began.elapsed() > SHORT_LEASE * 4
+        began.elapsed() > short_lease() * 4
     })
     .await;
     stage.receiver.release();
@@ -211,7 +214,7 @@ pub(crate) async fn what_is_no_longer_served_here_is_given_back(backend: Arc<dyn
     stage
         .receiver
         .rule(|request| (row_id(request) >= 60).then_some(Reply::Hang));
-    let work = stage.dispatch(|o| o.lease = SHORT_LEASE).await;
+    let work = stage.dispatch(|o| o.lease = short_lease()).await;
     stage.insert(0, 120).await;
     stage
         .receiver
