@@ -28,8 +28,8 @@ const NUMBER_BARE: &str = "update changefeed_bench.change \
      set change_sequence_number = change_id + 1000000000000000 \
      where change_sequence_number is null";
 
-const PAGE: &str = "select top (@P3) change_sequence_number, change_id from changefeed.change \
-     where feed_id = @P1 and shard = 0 and change_sequence_number > @P2 \
+const PAGE: &str = "select top (@P4) change_sequence_number, change_id from changefeed.change \
+     where feed_id = @P1 and shard = @P2 and change_sequence_number > @P3 \
      order by change_sequence_number";
 
 impl Snapshots for Scratch {
@@ -224,7 +224,7 @@ impl feeds::Reader for Reader {
         let limit = limit as i64;
         let rows = self
             .0
-            .query(PAGE, &[&feed.definition().id.0, &after, &limit])
+            .query(PAGE, &[&feed.definition().id.0, &0_i16, &after, &limit])
             .await?;
         Ok(rows
             .iter()
