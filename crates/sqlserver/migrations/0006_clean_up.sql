@@ -2,7 +2,9 @@
 -- Babelfish for PostgreSQL.
 
 -- What is finished, by age. Delivery pays for this one, not the writer of the application.
-create index ix_event_finished on changefeed.event (trigger_id, created_at) where state <> 'p';
+-- Whoever has a long log makes it beforehand, with ONLINE = ON: this one keeps writers waiting.
+if not exists (select 1 from sys.indexes i where i.object_id = object_id(N'changefeed.event') and i.name = N'ix_event_finished')
+    create index ix_event_finished on changefeed.event (trigger_id, created_at) where state <> 'p';
 GO
 
 -- Until where a shard is old enough to be trimmed.

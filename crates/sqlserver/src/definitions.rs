@@ -21,10 +21,15 @@ impl DefinitionStore for SqlServerStore {
 
     async fn apply(&self, steps: &[Step]) -> Result<()> {
         let mut connection = self.connection().await?;
-        let mut openings = VecDeque::new();
+        let (mut openings, mut dropped) = (VecDeque::new(), Vec::new());
         for step in steps {
-            if let Step::PutWatch(spec) = step {
-                openings.push_back(Opening::look(&mut connection, spec).await?);
+            match step {
+                Step::DropWatch(watch) => dropped.push(&watch.name),
+                Step::PutWatch(spec) => {
+                    let before = dropped.contains(&&spec.name);
+                    openings.push_back(Opening::look(&mut connection, spec, before).await?);
+                }
+                _ => {}
             }
         }
         connection.begin().await?;

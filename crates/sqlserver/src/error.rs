@@ -53,17 +53,17 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
         4060 | 911 => {
             Error::new(Kind::NotFound, message).advise("create it, or correct the database URL")
         }
-        // Permission denied on an object, a column, a statement; no view of the definition.
-        229 | 230 | 262 | 297 | 300 | 371 | 916 | 1088 | 2760 | 3704 | 15151 | 15247 | 15562 => {
-            Error::new(
-                Kind::Permission,
-                format!("the database user lacks a right: {message}"),
-            )
-            .advise(
-                "grant it, or add the user to changefeed_reader, changefeed_writer or \
+        // Permission denied on an object, a column, a statement; no view of the definition; a trigger
+        // that may not be dropped, a table that may not get one.
+        229 | 230 | 262 | 297 | 300 | 371 | 916 | 1088 | 2760 | 3701 | 3704 | 8197 | 15151
+        | 15247 | 15562 => Error::new(
+            Kind::Permission,
+            format!("the database user lacks a right: {message}"),
+        )
+        .advise(
+            "grant it, or add the user to changefeed_reader, changefeed_writer or \
              changefeed_admin; docs/sqlserver.md lists what each may do",
-            )
-        }
+        ),
         // ULID transactions: an incident, others at work, judged dead, misuse.
         INCIDENT | 55602 => Error::new(Kind::Busy, message).advise("try again"),
         55603 => Error::new(Kind::Busy, message).advise("do the transaction again"),

@@ -34,13 +34,17 @@ pub(crate) async fn install(
     let trigger = plan.trigger()?;
     let name = trigger_name(plan.id);
     let Some(trigger) = trigger else {
-        connection
+        let captured = connection
             .execute(
-                "update changefeed.event_trigger set capture_sql = null where trigger_id = @P1",
+                "update changefeed.event_trigger set capture_sql = null \
+                 where trigger_id = @P1 and capture_sql is not null",
                 &[&plan.id.0],
             )
             .await?;
-        return table_trigger::remove(connection, &name, plan.table.id, patience).await;
+        return match captured {
+            0 => Ok(()),
+            _ => table_trigger::remove(connection, &name, plan.table.id, patience).await,
+        };
     };
     // As a parameter: a statement may be changed for its server, and this is compared later.
     connection

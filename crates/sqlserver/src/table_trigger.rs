@@ -44,7 +44,13 @@ pub(crate) async fn put(
     first_for: &[&str],
     patience: Patience,
 ) -> Result<()> {
-    let mut statements = removal(connection, name, table.id).await?;
+    let there = There::look(connection, name, table.id)
+        .await
+        .map_err(|error| match error.kind() {
+            Kind::Permission => may_not_create(table, error),
+            _ => error,
+        })?;
+    let mut statements = there.removal;
     statements.push(format!("exec sys.sp_executesql {}", quote::literal(create)));
     if connection.platform() == Platform::SqlServer {
         statements.extend(
@@ -69,42 +75,53 @@ pub(crate) async fn remove(
     table_id: i32,
     patience: Patience,
 ) -> Result<()> {
-    let statements = removal(connection, name, table_id).await?;
-    if statements.is_empty() {
+    let there = There::look(connection, name, table_id).await?;
+    if there.removal.is_empty() {
         return Ok(());
     }
-    send(connection, &statements, patience)
+    send(connection, &there.removal, patience)
         .await
         .map_err(|error| match error.kind() {
-            Kind::Busy => written_to("its table", error),
+            Kind::Busy => written_to(&there.table, error),
             _ => error,
         })
 }
 
-/// The statements that drop a trigger; none if there is none. One that this user may not see is not
-/// taken for one that is not there: it would go on for ever.
-async fn removal(connection: &mut Connection, name: &str, table_id: i32) -> Result<Vec<String>> {
-    let found = connection
-        .query(include_str!("sql/table_trigger.sql"), &[&table_id, &name])
-        .await?;
-    let hidden = found.iter().any(|row| row.get::<bool, _>(1) == Some(true));
-    if hidden {
-        return Err(Error::new(
-            Kind::Permission,
-            format!("the database user may not see whether there is a trigger {name}"),
-        )
-        .advise(
-            "grant alter on its table to this user; if the table is gone, ask somebody who has VIEW \
-             DEFINITION on the database",
-        ));
-    }
-    let schemas = found.iter().filter_map(|row| row.get::<&str, _>(0));
-    Ok(schemas
-        .map(|schema| {
-            let (schema, name) = (quote::identifier(schema), quote::identifier(name));
-            format!("drop trigger {schema}.{name}")
+/// A trigger that is there already, if one is.
+struct There {
+    /// The statements that drop it.
+    removal: Vec<String>,
+    table: String,
+}
+
+impl There {
+    /// One that this user may not see is not taken for one that is not there: it would go on for ever.
+    async fn look(connection: &mut Connection, name: &str, table_id: i32) -> Result<Self> {
+        let found = connection
+            .query(include_str!("sql/table_trigger.sql"), &[&table_id, &name])
+            .await?;
+        if found.iter().any(|row| row.get::<bool, _>(1) == Some(true)) {
+            return Err(Error::new(
+                Kind::Permission,
+                format!("the database user may not see whether there is a trigger {name}"),
+            )
+            .advise(
+                "grant alter on its table to this user; if the table is gone, ask somebody who has \
+                 VIEW DEFINITION on the database",
+            ));
+        }
+        let table = found.first().and_then(|row| row.get::<&str, _>(2));
+        let schemas = found.iter().filter_map(|row| row.get::<&str, _>(0));
+        Ok(There {
+            table: table.unwrap_or("its table").to_owned(),
+            removal: schemas
+                .map(|schema| {
+                    let (schema, name) = (quote::identifier(schema), quote::identifier(name));
+                    format!("drop trigger {schema}.{name}")
+                })
+                .collect(),
         })
-        .collect())
+    }
 }
 
 /// A trigger of the application's that changes the same row must come after ours, or the log

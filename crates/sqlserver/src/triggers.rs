@@ -178,16 +178,17 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         connection.rollback().await?;
         return Err(gone(trigger));
     }
-    let table_id = connection
-        .one(
-            "select table_id from changefeed.event_trigger where trigger_id = @P1",
+    let captured = connection
+        .query(
+            "select table_id from changefeed.event_trigger \
+             where trigger_id = @P1 and capture_sql is not null",
             &[&trigger.id.0],
         )
-        .await?
-        .get(0)
-        .unwrap_or_default();
-    let name = trigger_name(trigger.id);
-    table_trigger::remove(connection, &name, table_id, Patience::Person).await?;
+        .await?;
+    if let Some(table_id) = captured.first().and_then(|row| row.get(0)) {
+        let name = trigger_name(trigger.id);
+        table_trigger::remove(connection, &name, table_id, Patience::Person).await?;
+    }
     // What was not delivered is archived. An attempt that is under way will find itself late.
     connection
         .execute(

@@ -111,14 +111,23 @@ impl SqlServerStore {
 
     /// Says on a connection of its own that a transaction lives: those of the pool may all belong to
     /// transactions that wait for this very one.
-    async fn beat(&self, beat: &str) -> Result<()> {
+    async fn beat(&self, beat: &str, every: Duration) -> Result<()> {
         let mut kept = self.inner.pulse.lock().await;
         // One that fails, or is cut off in the middle, is not kept.
         let mut connection = match kept.take() {
             Some(connection) => connection,
             None => Connection::open(&self.inner.target).await?,
         };
-        connection.batch(beat).await?;
+        // Not for longer than a beat takes: this connection may be dead as well. To open one may take
+        // longer than that, and is not begun anew each time.
+        match tokio::time::timeout(every, connection.batch(beat)).await {
+            Ok(done) => done?,
+            Err(late) => {
+                return Err(
+                    Error::new(Kind::Unavailable, "no answer to a sign of life").caused_by(late)
+                );
+            }
+        }
         *kept = Some(connection);
         Ok(())
     }
@@ -387,8 +396,7 @@ async fn keep_alive(store: SqlServerStore, session: Arc<Session>, beat: String, 
             }
             continue;
         }
-        // Not for longer than a beat takes: its connection may be dead as well.
-        if let Ok(Err(error)) = tokio::time::timeout(every, store.beat(&beat)).await {
+        if let Err(error) = store.beat(&beat, every).await {
             tracing::debug!(%error, "no sign of life could be given");
         }
     }

@@ -104,7 +104,7 @@ pub(crate) async fn ensure_table(
     let mut missed = None;
     let mut altered = tracked.stored_key() != stored.key;
     if altered && !follow_names(connection, tracked, stored).await? {
-        start_over(connection, tracked).await?;
+        start_over(connection, tracked, stored.way).await?;
         missed = Some("the table has another primary key");
     }
     if tracked.way != stored.way {
@@ -236,8 +236,10 @@ async fn follow_names(
 }
 
 /// Makes our tables anew for another key.
-async fn start_over(connection: &mut Connection, tracked: &Tracked) -> Result<()> {
-    remove_trigger(connection, tracked.id()).await?;
+async fn start_over(connection: &mut Connection, tracked: &Tracked, before: Way) -> Result<()> {
+    if before == Way::Trigger {
+        remove_trigger(connection, tracked.id()).await?;
+    }
     let log = tracked.log();
     connection
         .batch(&format!("drop table if exists changefeed.{log}"))
@@ -495,7 +497,10 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
     if !functions(connection, table_id).await?.is_empty() {
         return Ok(());
     }
-    remove_trigger(connection, table_id).await?;
+    let stored = Stored::load(connection, table_id).await?;
+    if stored.is_some_and(|stored| stored.way == Way::Trigger) {
+        remove_trigger(connection, table_id).await?;
+    }
     let last = format!(
         "drop table if exists changefeed.changes_{table_id}; \
          delete from changefeed.watched_table where table_id = {table_id}"

@@ -24,7 +24,7 @@ use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
 impl WatchStore for SqlServerStore {
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
         let mut connection = self.connection().await?;
-        let opening = Opening::look(&mut connection, spec).await?;
+        let opening = Opening::look(&mut connection, spec, false).await?;
         connection.begin().await?;
         let watch = match opening.make(&mut connection, spec).await {
             Ok(watch) => watch,
@@ -193,9 +193,16 @@ pub(crate) struct Opening {
 
 impl Opening {
     /// Looks at what there is, and gives what happened until now to those who watch the table already,
-    /// which takes transactions of its own.
-    pub(crate) async fn look(connection: &mut Connection, spec: &WatchSpec) -> Result<Self> {
-        let known = watch_registry::known(connection, &spec.name).await?;
+    /// which takes transactions of its own. One that is dropped before is not there any more.
+    pub(crate) async fn look(
+        connection: &mut Connection,
+        spec: &WatchSpec,
+        dropped_before: bool,
+    ) -> Result<Self> {
+        let known = match dropped_before {
+            false => watch_registry::known(connection, &spec.name).await?,
+            true => None,
+        };
         let found = Tracked::find(connection, &spec.table).await;
         let (tracked, stored) = match (found, &known) {
             (Err(error), Some(known)) if error.kind() == Kind::NotFound => {

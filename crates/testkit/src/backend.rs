@@ -143,6 +143,10 @@ pub struct Words {
     pub draw_change_id: &'static str,
     /// Whether an id that was drawn stays drawn when its transaction is rolled back.
     pub draws_are_final: bool,
+    /// Whether a process that is stopped while it writes keeps everybody else from writing.
+    pub one_writer: bool,
+    /// Whether it runs on this machine, with nothing in between.
+    pub beside_us: bool,
     /// The type of a column with a ULID.
     pub ulid_type: &'static str,
     /// Pretends that a newer version of ours was installed.
@@ -268,6 +272,15 @@ impl Words {
 
 /// Short forms that most cases use.
 impl dyn Backend + '_ {
+    /// How many times longer than on the databases that run beside the tests an answer may take.
+    pub fn patience(&self) -> u32 {
+        if self.words().beside_us {
+            1
+        } else {
+            patience()
+        }
+    }
+
     /// A connection of the application.
     pub async fn session(&self) -> Box<dyn Session> {
         self.try_session().await.unwrap()

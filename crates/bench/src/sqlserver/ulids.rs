@@ -70,7 +70,8 @@ impl Server for Scratch {
     async fn forget_ulids(&self) -> Result<()> {
         self.run(&format!(
             "delete from changefeed.shard_ulid where feed_id = '{FEED}'; \
-             delete from changefeed.incident where feed_id = '{FEED}'"
+             delete from changefeed.incident where feed_id = '{FEED}'; \
+             delete from changefeed.ulid_pulse where feed_id = '{FEED}'"
         ))
         .await
     }

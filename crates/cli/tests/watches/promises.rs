@@ -162,7 +162,7 @@ fn promises_9_to_12_hold_for_processes_that_are_killed_and_frozen() {
                 }
                 // A process that is stopped while it writes holds an SQLite file, also against
                 // the application; nothing of ours can help that.
-                1 if !url.starts_with("sqlite") => instances[victim].freeze(),
+                1 if !scene.backend.words().one_writer => instances[victim].freeze(),
                 _ => instances.iter().for_each(Running::thaw),
             }
         }

@@ -1,11 +1,11 @@
--- The schemas of triggers of that name, of which there is one at most; or whether one may be there that
--- this user may not see.
-select convert(nvarchar(128), schema_name(o.schema_id)), convert(bit, 0)
+-- The schema of a trigger of that name, and its table; or whether one may be there that this user may not
+-- see.
+select convert(nvarchar(128), schema_name(o.schema_id)), convert(bit, 0), convert(nvarchar(128), object_name(t.parent_id))
 from sys.triggers t
 join sys.objects o on o.object_id = t.object_id
 where t.name = @P2
 union all --@sqlserver
-select null, convert(bit, 1) --@sqlserver
+select null, convert(bit, 1), null --@sqlserver
 where not exists (select 1 from sys.triggers t where t.name = @P2) --@sqlserver
   and has_perms_by_name(db_name(), N'DATABASE', N'VIEW DEFINITION') = 0 --@sqlserver
   and not exists (select 1 from sys.objects o where o.object_id = @P1 --@sqlserver

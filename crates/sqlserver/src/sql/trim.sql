@@ -9,9 +9,6 @@ declare @gone table (change_sequence_number bigint not null primary key, change_
 select top (1) @old = p.last_change_sequence_number
 from changefeed.progress p
 where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
-  and not exists (select 1 from changefeed.backfill b
-                  where b.feed_id = @feed_id
-                    and (b.finished_at is null or b.finished_at > @before))
 order by p.swept_at desc, p.last_change_sequence_number desc;
 begin transaction;
 -- Locked in a statement of its own, so that what follows sees the newest state.
@@ -19,6 +16,10 @@ begin transaction;
 update s set trimmed_to = s.trimmed_to
 from changefeed.shard s with (forceseek)
 where s.feed_id = @feed_id and s.shard = @shard;
+-- One may have begun until now.
+if exists (select 1 from changefeed.backfill b
+           where b.feed_id = @feed_id and (b.finished_at is null or b.finished_at > @before))
+    set @old = null;
 select top (1) @read = convert(bigint, c.[cursor]), @slowest = c.name
 from changefeed.consumer c
 where c.feed_id = @feed_id and c.shard = @shard

@@ -52,6 +52,8 @@ impl Backend for PostgresBackend {
             begin: "begin",
             draw_change_id: "select nextval('changefeed.change_id')",
             draws_are_final: true,
+            one_writer: false,
+            beside_us: true,
             ulid_type: "bytea",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             keeps_case: true,

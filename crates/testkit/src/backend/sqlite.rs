@@ -53,6 +53,8 @@ impl Backend for SqliteBackend {
                              select value from changefeed_change_id",
             // The counter is a table, so a rollback takes back what was drawn.
             draws_are_final: false,
+            one_writer: true,
+            beside_us: true,
             ulid_type: "blob",
             install_newer: "update changefeed_schema set version = 999",
             keeps_case: true,

@@ -56,6 +56,8 @@ impl Backend for SqlServerBackend {
             begin: "begin transaction",
             draw_change_id: "select next value for changefeed.change_id",
             draws_are_final: true,
+            one_writer: false,
+            beside_us: false,
             ulid_type: "binary(16)",
             install_newer: "insert into changefeed.schema_version (version) values (999)",
             keeps_case: self.platform == Platform::SqlServer,

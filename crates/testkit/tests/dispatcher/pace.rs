@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use changefeed_core::{EventStatus, Growth, Setting};
 use changefeed_receiver::Reply;
 use changefeed_testkit::backend::{Backend, eventually_true};
-use changefeed_testkit::patience;
 
 use crate::stage::{Stage, row_id};
 
@@ -42,7 +41,8 @@ pub(crate) async fn the_interval_is_kept(backend: Arc<dyn Backend>) {
     assert_eq!(gaps.len(), 3);
     assert!(gaps.iter().all(|g| *g + GRAIN >= interval), "{gaps:?}");
     assert!(
-        gaps.iter().all(|g| *g < interval * 8 * patience()),
+        gaps.iter()
+            .all(|g| *g < interval * 8 * stage.backend.patience()),
         "{gaps:?}"
     );
 }
@@ -67,7 +67,7 @@ pub(crate) async fn waits_grow_where_that_was_asked_for(backend: Arc<dyn Backend
         let least = Duration::from_millis(least);
         assert!(*gap + GRAIN >= least, "{gaps:?}");
         assert!(
-            *gap < least * 2 + Duration::from_secs(2) * patience(),
+            *gap < least * 2 + Duration::from_secs(2) * stage.backend.patience(),
             "{gaps:?}"
         );
     }
@@ -112,7 +112,7 @@ pub(crate) async fn retry_after_is_honoured_within_its_maximum_and_not_for_ever(
             );
             // A loaded machine may be late, but not by as much as another rule would make it.
             if row != 0 {
-                let most = Duration::from_millis(most) * patience();
+                let most = Duration::from_millis(most) * stage.backend.patience();
                 assert!(gap < most, "{row}: {gap:?}");
             }
         }
