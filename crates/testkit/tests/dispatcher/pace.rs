@@ -110,10 +110,10 @@ pub(crate) async fn retry_after_is_honoured_within_its_maximum_and_not_for_ever(
                 gap + GRAIN >= Duration::from_millis(least),
                 "{row}: {gap:?}"
             );
-            // A loaded machine may be late, but not by as much as another rule would make it.
-            if row != 0 {
-                let most = Duration::from_millis(most) * stage.backend.patience();
-                assert!(gap < most, "{row}: {gap:?}");
+            // A loaded machine may be late, but not by as much as another rule would make it; of a server
+            // whose first answers take seconds that cannot be told.
+            if row != 0 && stage.backend.words().beside_us {
+                assert!(gap < Duration::from_millis(most), "{row}: {gap:?}");
             }
         }
     }
