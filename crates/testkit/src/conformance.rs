@@ -139,6 +139,7 @@ macro_rules! conformance {
             definitions {
                 steps_are_taken_together
                 a_step_that_fails_undoes_those_before_it
+                watches_are_put_and_dropped_together_with_the_rest
                 a_feed_goes_to_another_sweep_group_while_it_is_written_to
                 a_table_is_found_by_the_name_that_definitions_are_read_back_with
             }

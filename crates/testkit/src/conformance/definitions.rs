@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use changefeed_core::{
-    Capture, Delivery, Feed, Fold, Kind, NewFeed, Shard, Source, Step, SweepGroup, TableName,
-    TriggerDefinition,
+    Capture, Delivery, Feed, Fold, Kind, NewFeed, RowOperation, Shard, Source, Step, SweepGroup,
+    TableName, TriggerDefinition, WatchSpec,
 };
 
+use serde_json::json;
+
 use crate::backend::{Backend, numbers};
+use crate::watching::{quick, take_all};
 
 const TABLE: &str = "create table orders (id integer primary key, note varchar(100))";
 
@@ -158,6 +161,44 @@ pub async fn a_step_that_fails_undoes_those_before_it(backend: Arc<dyn Backend>)
         app.run("insert into orders values (1, 'x')").await;
         app.run("delete from orders").await;
     }
+}
+
+/// All or nothing, watches too; and one that is dropped may be put on another table at once.
+pub async fn watches_are_put_and_dropped_together_with_the_rest(backend: Arc<dyn Backend>) {
+    let store = backend.installed().await;
+    let app = backend.session().await;
+    app.run(TABLE).await;
+    app.run("create table other (id integer primary key, note varchar(100))")
+        .await;
+    let found = async |table: &str| {
+        let table = TableName::unqualified(table);
+        store.find_table(&table).await.unwrap()
+    };
+    let put =
+        |table: &TableName| Step::PutWatch(WatchSpec::new("f".parse().unwrap(), table.clone()));
+    let (orders, other) = (found("orders").await, found("other").await);
+    let fails = Step::PauseTrigger("nosuch".parse().unwrap(), None);
+    store
+        .apply(&[put(&orders), fails.clone()])
+        .await
+        .unwrap_err();
+    assert!(store.watches().await.unwrap().is_empty());
+    store.apply(&[put(&orders)]).await.unwrap();
+    let first = store.watches().await.unwrap().remove(0);
+    let moved = [Step::DropWatch(first.clone()), put(&other)];
+    let mut failing = moved.to_vec();
+    failing.push(fails);
+    store.apply(&failing).await.unwrap_err();
+    assert_eq!(store.watches().await.unwrap()[0].table, first.table);
+    app.run("insert into orders values (1, 'for nobody any more')")
+        .await;
+    store.apply(&moved).await.unwrap();
+    let watch = store.watches().await.unwrap().remove(0);
+    app.run("insert into other values (2, 'x')").await;
+    assert_eq!(
+        take_all(&*store, &watch, &quick()).await,
+        [[(RowOperation::Insert, json!({"id": 2, "note": "x"}))]]
+    );
 }
 
 /// Who sweeps is one thing, and what is numbered another.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use changefeed_core::{Content, TableName, WatchFrom, WatchSettings};
-use changefeed_testkit::backend::{Backend, SqlServerBackend, captured, read_all};
+use changefeed_core::{Content, Store, TableName, WatchFrom, WatchSettings};
+use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, captured, read_all};
 use changefeed_testkit::events::{everything, told};
 use changefeed_testkit::run;
 use changefeed_testkit::watching::{quick, spec, take_all};
@@ -19,17 +19,24 @@ fn row(code: &str, note: &str) -> Value {
     json!({"code": code, "lang": "x", "note": note})
 }
 
+/// A database with that table and these rows.
+async fn letters(rows: &[(&str, &str)]) -> (Arc<dyn Backend>, Arc<dyn Store>, Box<dyn Session>) {
+    let backend: Arc<dyn Backend> = Arc::new(SqlServerBackend::fresh().await);
+    let store = backend.installed().await;
+    let session = backend.session().await;
+    session.run(LETTERS).await;
+    for (code, note) in rows {
+        let insert = format!("insert into letters values ('{code}', N'x', N'{note}')");
+        session.run(&insert).await;
+    }
+    (backend, store, session)
+}
+
 /// Captured, published again from where a backfill stopped, and joined to its row: `a` is not `A`.
 #[test]
 fn a_key_with_a_collation_of_its_own_is_captured_backfilled_and_read() {
     run(async {
-        let backend: Arc<dyn Backend> = Arc::new(SqlServerBackend::fresh().await);
-        let store = backend.installed().await;
-        let session = backend.session().await;
-        session.run(LETTERS).await;
-        session
-            .run("insert into letters values ('b', N'x', N'1'), ('A', N'x', N'2'), ('a', N'x', N'3')")
-            .await;
+        let (backend, store, session) = letters(&[("b", "1"), ("A", "2"), ("a", "3")]).await;
         let table = TableName::unqualified("letters");
         let feed = store
             .create_feed(&captured("letters", table, Some("code"), 1))
@@ -59,13 +66,7 @@ fn a_key_with_a_collation_of_its_own_is_captured_backfilled_and_read() {
 #[test]
 fn a_table_with_two_ways_to_compare_makes_events() {
     run(async {
-        let backend: Arc<dyn Backend> = Arc::new(SqlServerBackend::fresh().await);
-        let store = backend.installed().await;
-        let session = backend.session().await;
-        session.run(LETTERS).await;
-        session
-            .run("insert into letters values ('A', N'x', N'1'), ('a', N'x', N'2')")
-            .await;
+        let (_backend, store, session) = letters(&[("A", "1"), ("a", "2")]).await;
         let trigger = store
             .create_trigger(&everything("t", "letters"), false)
             .await
@@ -88,13 +89,7 @@ fn a_table_with_two_ways_to_compare_makes_events() {
 #[test]
 fn a_watch_hands_over_every_row_of_such_a_key_once() {
     run(async {
-        let backend: Arc<dyn Backend> = Arc::new(SqlServerBackend::fresh().await);
-        let store = backend.installed().await;
-        let session = backend.session().await;
-        session.run(LETTERS).await;
-        session
-            .run("insert into letters values ('b', N'x', N'1'), ('A', N'x', N'2'), ('a', N'x', N'3')")
-            .await;
+        let (_backend, store, _session) = letters(&[("b", "1"), ("A", "2"), ("a", "3")]).await;
         let mut spec = spec("f", "letters");
         spec.from = WatchFrom::Beginning;
         let watch = store.open_watch(&spec).await.unwrap();
