@@ -46,6 +46,17 @@ impl Feed {
                     .advise(advice)
             })
     }
+
+    /// Why the database knows nothing of this shard: there never was one of that number, or it went,
+    /// with or without its feed, after we looked at it.
+    #[must_use]
+    pub fn unknown_shard(&self, shard: ShardId) -> Error {
+        match self.shard(shard) {
+            Err(never) => never,
+            Ok(_) => Error::not_found(format!("shard {shard} of feed '{}' was dropped", self.name))
+                .advise("`changefeed feed list` shows the feeds there are"),
+        }
+    }
 }
 
 /// One shard of a feed.

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId,
+    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
@@ -111,10 +111,7 @@ impl ConsumerStore for PostgresStore {
             .await
             .map_err(|e| {
                 if e.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) {
-                    return Error::not_found(format!(
-                        "feed '{}' has no shard {shard} any more",
-                        feed.name
-                    ));
+                    return feed.unknown_shard(shard);
                 }
                 db(e)
             })?;

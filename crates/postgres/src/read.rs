@@ -35,14 +35,7 @@ impl PostgresStore {
                 self.fetch(feed, shard, from, limit).await?.map_err(db)?
             }
         };
-        // Lets `feed` explain a shard that does not exist.
-        let Some(bounds) = bounds else {
-            feed.shard(shard)?;
-            return Err(Error::not_found(format!(
-                "feed '{}' has no shard {shard}",
-                feed.name
-            )));
-        };
+        let bounds = bounds.ok_or_else(|| feed.unknown_shard(shard))?;
         let start = bounds.begin(feed, shard, after)?;
         let next = page
             .last()

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use changefeed_core::{Backfill, Error, Feed, FeedId, Result, Source, crash_point};
+use changefeed_core::{Backfill, Error, Feed, FeedId, Result, ShardId, Source, crash_point};
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
@@ -216,10 +216,7 @@ fn number(tx: &Connection, feed: &Feed, rows: &Rows, fresh: &[Found]) -> Result<
     let mut insert = tx.prepare_cached(&sql).explained()?;
     for row in fresh {
         let Some(range) = ranges.get_mut(&row.shard) else {
-            return Err(Error::not_found(format!(
-                "feed '{}' has no shard {}",
-                feed.name, row.shard
-            )));
+            return Err(feed.unknown_shard(ShardId(row.shard)));
         };
         range.begin += 1;
         if range.begin > range.start {

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId,
+    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -153,11 +153,7 @@ impl ConsumerStore for SqliteStore {
                 })
                 .explained()?;
             if stored == 0 {
-                feed.shard(shard)?;
-                return Err(Error::not_found(format!(
-                    "feed '{}' has no shard {shard}",
-                    feed.name
-                )));
+                return Err(feed.unknown_shard(shard));
             }
             Ok(())
         })

@@ -37,17 +37,7 @@ impl Bounds {
                 .optional()
             })
             .explained()?;
-        match found {
-            Some(bounds) => Ok(bounds),
-            None => {
-                // Lets the feed name the shards it has.
-                feed.shard(shard)?;
-                Err(
-                    Error::not_found(format!("feed '{}' has no shard {shard}", feed.name))
-                        .advise("somebody has dropped it; `changefeed feed list` shows the feeds"),
-                )
-            }
-        }
+        found.ok_or_else(|| feed.unknown_shard(shard))
     }
 
     /// The number after which to read, or why that is not possible.

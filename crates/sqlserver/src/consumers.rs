@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId,
+    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
 };
 
 use crate::SqlServerStore;
@@ -136,10 +136,7 @@ impl ConsumerStore for SqlServerStore {
             Err(error) if is_duplicate(&error) => {
                 connection.execute(update, &parameters).await.map(drop)
             }
-            Err(error) if is_constraint(&error) => Err(Error::not_found(format!(
-                "feed '{}' has no shard {shard} any more",
-                feed.name
-            ))),
+            Err(error) if is_constraint(&error) => Err(feed.unknown_shard(shard)),
             Err(error) => Err(db(error)),
         }
     }

@@ -40,14 +40,7 @@ impl SqlServerStore {
                 self.fetch(feed, shard, from, limit).await?.map_err(db)?
             }
         };
-        // Lets `feed` explain a shard that does not exist.
-        let Some(ends) = ends else {
-            feed.shard(shard)?;
-            return Err(Error::not_found(format!(
-                "feed '{}' has no shard {shard}",
-                feed.name
-            )));
-        };
+        let ends = ends.ok_or_else(|| feed.unknown_shard(shard))?;
         let start = ends.bounds.begin(feed, shard, after)?;
         keep_contiguous(&mut page, start.max(ends.start));
         let next = page

@@ -155,7 +155,7 @@ pub(crate) async fn a_feed_that_is_dropped_ends_its_streams_with_a_sentence(
     // Whichever look comes first: for the feed, or for more of its shard.
     let said = end.data.unwrap();
     assert!(
-        said.contains("there is no feed 'orders'") || said.contains("feed 'orders' has no shard 0"),
+        said.contains("there is no feed 'orders'") || said.contains("of feed 'orders' was dropped"),
         "{said}"
     );
     assert_eq!(open.block().await, None);
