@@ -12,7 +12,7 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
-use crate::patience::in_use;
+use crate::patience::{Patience, in_use};
 use crate::source::Table;
 use crate::{PostgresStore, capture, ulid_feeds};
 
@@ -25,6 +25,7 @@ impl FeedStore for PostgresStore {
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
+        Patience::Person.set(&*transaction).await?;
         let feed = create(&*transaction, new).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.joins.forget(feed.id);
@@ -34,6 +35,7 @@ impl FeedStore for PostgresStore {
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
+        Patience::Person.set(&*transaction).await?;
         drop(&*transaction, feed).await?;
         transaction.commit().await.map_err(db)?;
         self.inner.joins.forget(feed.id);

@@ -16,7 +16,7 @@ use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
-use crate::patience::Patience;
+use crate::patience::{Patience, in_use};
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
 use crate::{PostgresStore, quote, watch_findings, watch_rights};
@@ -556,17 +556,4 @@ fn missing_state(error: tokio_postgres::Error, watch: &Watch) -> Error {
 pub(crate) fn deleted_state(watch: &Watch) -> Error {
     Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
         .advise("it is made again when the watch is started")
-}
-
-/// Says which table was waited for in vain.
-fn in_use(error: Error, table: &TableName) -> Error {
-    if error.kind() == Kind::Busy {
-        return Error::new(
-            Kind::Busy,
-            format!("table {table} is in use by a long transaction"),
-        )
-        .advise("try again when it has ended; nothing was changed")
-        .caused_by(error);
-    }
-    error
 }

@@ -4,6 +4,8 @@
 //! even whoever reads without locks. So all that is done to it is one message, and whoever asks for it
 //! commits as soon as it can: a process that is stopped in between would stop the application.
 
+use std::fmt::Display;
+
 use changefeed_core::{Error, Kind, Result};
 
 use crate::connection::Connection;
@@ -63,8 +65,7 @@ pub(crate) async fn put(
         .await
         .map_err(|error| match error.kind() {
             Kind::Permission => may_not_create(table, error),
-            Kind::Busy => written_to(&table.name.to_string(), error),
-            _ => error,
+            _ => in_use(error, &table.name),
         })
 }
 
@@ -81,10 +82,7 @@ pub(crate) async fn remove(
     }
     send(connection, &there.removal, patience)
         .await
-        .map_err(|error| match error.kind() {
-            Kind::Busy => written_to(&there.table, error),
-            _ => error,
-        })
+        .map_err(|error| in_use(error, &there.table))
 }
 
 /// A trigger that is there already, if one is.
@@ -169,8 +167,11 @@ pub(crate) async fn give_up(connection: &mut Connection) {
     }
 }
 
-/// Writers did not let us at their table in time.
-fn written_to(table: &str, error: Error) -> Error {
+/// Says which table was waited for in vain, where that was not said yet.
+pub(crate) fn in_use(error: Error, table: &dyn Display) -> Error {
+    if error.kind() != Kind::Busy || error.advice().is_some() {
+        return error;
+    }
     Error::new(
         Kind::Busy,
         format!("somebody has been writing to {table} for too long"),

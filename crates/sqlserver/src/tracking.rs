@@ -315,16 +315,3 @@ pub(crate) fn dropped(name: &WatchName) -> Error {
     Error::not_found(format!("the table that watch '{name}' watches was dropped"))
         .advise(format!("`changefeed watch drop {name}` removes the watch"))
 }
-
-/// Says which table was waited for in vain.
-pub(crate) fn in_use(error: Error, table: &TableName) -> Error {
-    if error.kind() == Kind::Busy {
-        return Error::new(
-            Kind::Busy,
-            format!("table {table} is in use by a long transaction"),
-        )
-        .advise("try again when it has ended; nothing was changed")
-        .caused_by(error);
-    }
-    error
-}

@@ -17,7 +17,8 @@ use tiberius::Row;
 use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
 use crate::table_trigger::give_up;
-use crate::tracking::{Stored, Tracked, exists, in_use, leases_name};
+use crate::table_trigger::in_use;
+use crate::tracking::{Stored, Tracked, exists, leases_name};
 use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
 
 #[async_trait]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use changefeed_core::{
-    Capture, DefinitionStore, Delivery, Kind, Step, Store, TableName, TriggerDefinition,
+    Capture, DefinitionStore, Delivery, Error, Kind, Step, Store, TableName, TriggerDefinition,
 };
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend, captured};
@@ -166,6 +166,29 @@ fn a_table_that_is_written_to_for_too_long_is_named() {
         app.run("insert into a default values; commit").await;
         assert_eq!(store.triggers().await.unwrap().len(), 1);
         store.apply(&steps).await.unwrap();
+    });
+}
+
+/// Whoever waits for a writer keeps those who come later waiting, too, so it does not wait for ever.
+#[test]
+fn a_feed_is_made_and_dropped_without_waiting_for_long_transactions() {
+    run(async {
+        let (backend, store) = stage().await;
+        let new = captured("b", table("b"), None, 1);
+        let app = backend.session().await;
+        let refused = |error: Error| {
+            assert_eq!(error.kind(), Kind::Busy);
+            let said = error.to_string();
+            assert_eq!(said, "somebody has been writing to public.b for too long");
+        };
+        app.run("begin; insert into b default values").await;
+        refused(store.create_feed(&new).await.unwrap_err());
+        app.run("commit").await;
+        let feed = store.create_feed(&new).await.unwrap();
+        app.run("begin; insert into b default values").await;
+        refused(store.drop_feed(&feed).await.unwrap_err());
+        app.run("commit").await;
+        store.drop_feed(&feed).await.unwrap();
     });
 }
 
