@@ -31,8 +31,9 @@ impl Terminal {
             path.push(postgres.into());
         }
         path.extend(std::env::split_paths(&std::env::var_os("PATH").unwrap()));
-        let mut shell = Command::new("bash")
-            .args(["--noprofile", "--norc"])
+        // Whoever runs the tests in the background has them ignore Ctrl-C, and Python would inherit that.
+        let mut shell = Command::new("env")
+            .args(["--default-signal=INT", "bash", "--noprofile", "--norc"])
             .current_dir(directory)
             .env("PATH", std::env::join_paths(path).unwrap())
             .env_remove("CHANGEFEED_DB")
