@@ -36,6 +36,9 @@ impl DefinitionStore for PostgresStore {
             }
         };
         crash_point("apply.after_commit");
+        if after.dropped_triggers {
+            triggers::archive_dropped(&**self.client().await?).await;
+        }
         for feed in after.feeds {
             self.inner.joins.forget(feed);
         }
@@ -97,6 +100,7 @@ struct After {
     feeds: Vec<FeedId>,
     dropped: Vec<String>,
     opened: Vec<Opened>,
+    dropped_triggers: bool,
 }
 
 async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Result<()> {
@@ -126,7 +130,10 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
                 )));
             }
         }
-        Step::DropTrigger(trigger) => triggers::drop(client, trigger, Patience::Moment).await?,
+        Step::DropTrigger(trigger) => {
+            triggers::drop(client, trigger, Patience::Moment).await?;
+            after.dropped_triggers = true;
+        }
         Step::PutWatch(spec) => after
             .opened
             .push(watches::open(client, spec, &spec.table).await?),

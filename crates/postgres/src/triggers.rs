@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, TriggerStore,
+    TriggerDefinition, TriggerId, TriggerName, TriggerStore, crash_point,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -15,6 +15,9 @@ use crate::error::db;
 use crate::patience::{Patience, in_use};
 use crate::source::Table;
 use crate::{PostgresStore, event_capture, event_feeds};
+
+/// So few that no lock of theirs is felt.
+const ARCHIVED_AT_ONCE: i64 = 5000;
 
 #[async_trait]
 impl TriggerStore for PostgresStore {
@@ -46,7 +49,10 @@ impl TriggerStore for PostgresStore {
         let mut client = self.client().await?;
         let transaction = client.transaction().await.map_err(db)?;
         drop(&*transaction, trigger, Patience::Person).await?;
-        transaction.commit().await.map_err(db)
+        transaction.commit().await.map_err(db)?;
+        crash_point("trigger.dropped");
+        archive_dropped(&**client).await;
+        Ok(())
     }
 
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
@@ -86,6 +92,7 @@ impl TriggerStore for PostgresStore {
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+        archive_dropped(&**self.client().await?).await;
         self.follow_altered_tables().await
     }
 
@@ -156,10 +163,34 @@ pub(crate) async fn drop(
         .await
         .map_err(|e| in_use(e, &trigger.definition.table))?;
     client
-        .execute(include_str!("sql/event_trigger_drop.sql"), &[&trigger.id.0])
+        .execute(
+            "update changefeed.event_trigger \
+             set dropped_at = clock_timestamp(), updated_at = clock_timestamp() \
+             where trigger_id = $1",
+            &[&trigger.id.0],
+        )
         .await
         .map_err(db)?;
     Ok(())
+}
+
+/// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because nobody
+/// can use the table while its trigger is dropped, and there may be millions. Who does not come to an
+/// end here leaves the rest to whoever looks after triggers; nobody delivers it.
+pub(crate) async fn archive_dropped(client: &impl GenericClient) {
+    loop {
+        let archived = client
+            .execute(include_str!("sql/event_archive.sql"), &[&ARCHIVED_AT_ONCE])
+            .await;
+        match archived.map_err(db) {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "events of a dropped trigger are not archived yet");
+                return;
+            }
+        }
+    }
 }
 
 /// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.

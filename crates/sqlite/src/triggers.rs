@@ -32,7 +32,9 @@ impl TriggerStore for SqliteStore {
 
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
         let trigger = trigger.clone();
-        self.writing(move |tx| drop(tx, &trigger)).await
+        self.writing(move |tx| drop(tx, &trigger)).await?;
+        crash_point("trigger.dropped");
+        Ok(())
     }
 
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {

@@ -49,8 +49,11 @@ impl DefinitionStore for SqlServerStore {
                 return Err(error);
             }
         };
-        drop(connection);
         crash_point("apply.after_commit");
+        if touched.dropped_triggers {
+            triggers::archive_dropped(&mut connection).await;
+        }
+        drop(connection);
         for feed in touched.feeds {
             self.inner.joins.forget(feed);
         }
@@ -71,6 +74,7 @@ struct Touched {
     feeds: Vec<FeedId>,
     opened: Vec<Watch>,
     dropped: Vec<Watch>,
+    dropped_triggers: bool,
 }
 
 impl Touched {
@@ -103,7 +107,10 @@ impl Touched {
                     )));
                 }
             }
-            Step::DropTrigger(trigger) => triggers::drop(connection, trigger).await?,
+            Step::DropTrigger(trigger) => {
+                triggers::drop(connection, trigger).await?;
+                self.dropped_triggers = true;
+            }
             Step::PutWatch(spec) => {
                 if let Some(opening) = openings.pop_front() {
                     self.opened.push(opening.make(connection, spec).await?);

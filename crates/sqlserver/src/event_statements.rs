@@ -11,7 +11,8 @@ use crate::source::{Column, Table};
 use crate::{event_backfill, event_log, quote};
 
 /// Statements that are files.
-pub(crate) const FILES: [(&str, &str); 14] = [
+pub(crate) const FILES: [(&str, &str); 15] = [
+    ("event_archive.sql", include_str!("sql/event_archive.sql")),
     ("event_attempts.sql", include_str!("sql/event_attempts.sql")),
     ("event_claim.sql", include_str!("sql/event_claim.sql")),
     ("event_clean_up.sql", include_str!("sql/event_clean_up.sql")),

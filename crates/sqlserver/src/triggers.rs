@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, TriggerStore,
+    TriggerDefinition, TriggerId, TriggerName, TriggerStore, crash_point,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -16,6 +16,9 @@ use crate::event_capture::{Around, Plan, trigger_name};
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
 use crate::{SqlServerStore, event_feeds, event_install, quote};
+
+/// So few that no lock of theirs is felt.
+const ARCHIVED_AT_ONCE: i32 = 2000;
 
 #[async_trait]
 impl TriggerStore for SqlServerStore {
@@ -57,7 +60,10 @@ impl TriggerStore for SqlServerStore {
         let mut connection = self.connection().await?;
         connection.begin().await?;
         drop(&mut connection, trigger).await?;
-        connection.commit().await
+        connection.commit().await?;
+        crash_point("trigger.dropped");
+        archive_dropped(&mut connection).await;
+        Ok(())
     }
 
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
@@ -108,6 +114,9 @@ impl TriggerStore for SqlServerStore {
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+        let mut connection = self.connection().await?;
+        archive_dropped(&mut connection).await;
+        std::mem::drop(connection);
         let mut findings = self.follow_feeds().await?;
         findings.extend(self.follow_altered_tables().await?);
         Ok(findings)
@@ -189,15 +198,6 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         let name = trigger_name(trigger.id);
         table_trigger::remove(connection, &name, table_id, Patience::Person).await?;
     }
-    // What was not delivered is archived. An attempt that is under way will find itself late.
-    connection
-        .execute(
-            "update changefeed.event \
-             set state = 'a', due_at = null, locked_by = null, generation = generation + 1 \
-             where trigger_id = @P1 and due_at is not null",
-            &[&trigger.id.0],
-        )
-        .await?;
     connection
         .execute(
             "delete from changefeed.event_backfill where trigger_id = @P1",
@@ -205,6 +205,25 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         )
         .await?;
     Ok(())
+}
+
+/// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because nobody
+/// can use the table while its trigger is dropped, and there may be millions. Who does not come to an
+/// end here leaves the rest to whoever looks after triggers; nobody delivers it.
+pub(crate) async fn archive_dropped(connection: &mut Connection) {
+    loop {
+        let archived = connection
+            .execute(include_str!("sql/event_archive.sql"), &[&ARCHIVED_AT_ONCE])
+            .await;
+        match archived {
+            Ok(0) => return,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "events of a dropped trigger are not archived yet");
+                return;
+            }
+        }
+    }
 }
 
 /// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed_testkit::backend::Backend;
+use changefeed::EventStatus;
+use changefeed_testkit::backend::{Backend, eventually_true};
 use changefeed_testkit::events::{attempts, log};
 use changefeed_testkit::patience;
 use changefeed_testkit::process::terminate;
@@ -165,4 +166,28 @@ pub(crate) async fn promise_11_a_backfill_that_is_killed_goes_on(backend: Arc<dy
     ids.sort_unstable();
     let all: Vec<i64> = (0..i64::try_from(ROWS).unwrap()).collect();
     assert_eq!(ids, all, "each row once");
+}
+
+/// What was not delivered of a dropped trigger is archived after the table was let go. Whoever dies in
+/// between leaves that to the next instance; nothing is delivered.
+pub(crate) async fn whoever_dies_while_a_trigger_is_dropped_leaves_nothing_to_deliver(
+    backend: Arc<dyn Backend>,
+) {
+    let scene = Scene::new(backend, |_| {}).await;
+    scene.insert(0, 20).await;
+    let mut doomed = scene.run_until(Some("trigger.dropped"), &["trigger", "drop", "t", "--yes"]);
+    let status = doomed.wait(Duration::from_secs(30) * patience());
+    assert!(!status.success(), "it was to die");
+    assert!(scene.store.triggers().await.unwrap().is_empty());
+    // The table is the application's again.
+    scene.insert(100, 1).await;
+    let survivor = scene.deliver(None);
+    eventually_true("everything is archived", async || {
+        let all = log(&*scene.store).await;
+        all.iter().all(|e| e.status == EventStatus::Archived)
+    })
+    .await;
+    drop(survivor);
+    assert_eq!(log(&*scene.store).await.len(), 20);
+    assert_eq!(scene.receiver.seen().requests, 0);
 }

@@ -77,6 +77,10 @@ impl Scene {
 
     /// Another command of the program.
     pub(crate) fn run(&self, arguments: &[&str]) -> Running {
+        self.run_until(None, arguments)
+    }
+
+    pub(crate) fn run_until(&self, crash_at: Option<&str>, arguments: &[&str]) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_changefeed"));
         command
             .args(["--db", &self.backend.url()])
@@ -84,6 +88,9 @@ impl Scene {
             .env_remove("CHANGEFEED_CRASH_AT")
             .stdout(Stdio::null())
             .stderr(Stdio::null());
+        if let Some(place) = crash_at {
+            command.env("CHANGEFEED_CRASH_AT", place);
+        }
         Running::start(&mut command)
     }
 

@@ -21,6 +21,7 @@ changefeed_testkit::on_every_store! {
         promise_11_kill_minus_9_in_the_middle_of_requests_loses_nothing
         told_to_stop_it_finishes_and_says_what_it_did
         promise_11_a_backfill_that_is_killed_goes_on
+        whoever_dies_while_a_trigger_is_dropped_leaves_nothing_to_deliver
     }
     frozen {
         promise_9_a_frozen_instance_cannot_write_over_the_new_owner
