@@ -324,6 +324,16 @@ impl SqlServerStore {
                 "alter authorization on schema::changefeed to the owner of the tables",
             );
         }
+        if let Some(column) = row.get::<&str, _>(2) {
+            add(
+                Severity::Warning,
+                format!(
+                    "{column} is masked: what is captured of it may be the mask, where the writer \
+                     may not see the column itself"
+                ),
+                "grant unmask to those who write, or leave the column out of the trigger",
+            );
+        }
         Ok(findings)
     }
 }

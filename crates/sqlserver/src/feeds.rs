@@ -293,6 +293,7 @@ async fn attach(
     let named = match source {
         Source::Captured { .. } => {
             capture::check(&table)?;
+            capture::check_owner(&table)?;
             capture::install(
                 connection,
                 feed,

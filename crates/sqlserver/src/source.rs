@@ -109,7 +109,7 @@ impl Table {
         let name = TableName::qualified(text(first, 0), text(first, 1));
         let kind = text(first, 2).trim().to_owned();
         let owner = |at: usize| first.get::<&str, _>(at).map(str::to_owned);
-        let owners = owner(12).zip(owner(13)).filter(|(its, ours)| its != ours);
+        let owners = owner(12).zip(owner(13));
         let mut key = Vec::new();
         let mut columns = Vec::new();
         for row in &rows {
@@ -254,7 +254,7 @@ impl StoredSource {
     pub(crate) async fn load(connection: &mut Connection, feed: FeedId) -> Result<Option<Self>> {
         let rows = connection
             .query(
-                "select kind, table_id, change_id_column, shard_by, shards \
+                "select convert(nvarchar(10), kind), table_id, change_id_column, shard_by, shards \
                  from changefeed.feed_source where feed_id = @P1 and table_id is not null",
                 &[&feed.0],
             )
@@ -318,17 +318,18 @@ async fn build(connection: &mut Connection, feed: &Feed) -> Result<PageJoin> {
     })
 }
 
-/// The rows of a table whose changes our trigger publishes.
+/// The rows of a table whose changes our trigger publishes. Row by row, by their keys: a join that reads
+/// a whole table would wait for its writers.
 pub(crate) fn captured(table: &Table) -> String {
     let row = format!(
-        ", (select top (1) {} from {} t where {})",
+        ", (select top (1) {} from {} t with (forceseek) where {})",
         table.row_json("t"),
         table.sql,
         table.key_equals("t", "r.[key]")
     );
     page(
         &row,
-        "left join changefeed.change_row r on r.change_id = p.change_id",
+        "left join changefeed.change_row r with (forceseek) on r.change_id = p.change_id",
     )
 }
 
