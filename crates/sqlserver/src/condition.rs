@@ -321,6 +321,7 @@ mod tests {
                 column("id", "int", "int"),
                 column("big", "bigint", "bigint"),
                 column("total", "decimal", "decimal(18, 2)"),
+                column("fee", "smallmoney", "smallmoney"),
                 column("status", "nvarchar", "nvarchar(20)"),
                 column("at", "datetime2", "datetime2(3)"),
                 column("paid", "bit", "bit"),
@@ -372,6 +373,10 @@ mod tests {
             (
                 "new.total not between 1 and 2.5",
                 "(not (i.\"total\" >= 1 and i.\"total\" <= 2.5))",
+            ),
+            (
+                "new.fee > 250000",
+                "(convert(decimal(19, 4), i.\"fee\") > 250000)",
             ),
             (
                 "old.status is distinct from new.status",

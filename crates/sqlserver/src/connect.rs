@@ -150,6 +150,9 @@ impl Target {
     }
 }
 
+/// Where the SQL Server Browser listens.
+const BROWSER: u16 = 1434;
+
 fn from_ado(text: &str) -> Result<Target> {
     // The driver's message may quote a value, which may be a password.
     let config = Config::from_ado_string(text).map_err(|_| {
@@ -160,6 +163,17 @@ fn from_ado(text: &str) -> Result<Target> {
         .rsplit_once(':')
         .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)))
         .ok_or_else(|| Error::invalid("the connection string names no server").advise(FORM))?;
+    // The driver gives it the port of the service that knows the ports of instances.
+    let named = |part: &str| part.contains('\\') && !part.contains(',');
+    if port == BROWSER && text.split(';').any(named) {
+        return Err(Error::invalid(
+            "the connection string names an instance, and not the port that it listens at",
+        )
+        .advise(
+            "write Server=HOST,PORT; SQL Server Configuration Manager shows the port of an instance, \
+             and can give it a fixed one",
+        ));
+    }
     Ok(Target {
         config,
         host,
@@ -331,6 +345,7 @@ mod tests {
             "sqlserver://sa:p%40ss@db.example:1444/shop?encrypt=true",
             "mssql://sa:p%40ss@db.example:1444/shop?Trust_Server_Certificate=true",
             "Server=tcp:db.example,1444;Database=shop;User Id=sa;Password=p@ss",
+            r"Server=db.example\SQLEXPRESS,1444;Database=shop;User Id=sa;Password=p\ss",
         ] {
             let target = Target::parse(text).unwrap();
             assert_eq!((target.host.as_str(), target.port), ("db.example", 1444));
@@ -356,6 +371,7 @@ mod tests {
                 "authority",
             ),
             ("sqlserver://u:secret@h/d?access_token_file=/x", "token"),
+            (r"Server=h\SQLEXPRESS;User Id=u;Password=secret", "instance"),
         ] {
             let error = Target::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");

@@ -89,7 +89,7 @@ fn kind_of(column: &Column) -> Kind {
         "int" => Kind::Integer(10),
         "bigint" => Kind::Integer(19),
         "decimal" | "numeric" if precision() > EXACT_DIGITS => Kind::Float,
-        "decimal" | "numeric" | "money" | "smallmoney" => Kind::Decimal,
+        "decimal" | "numeric" => Kind::Decimal,
         "float" | "real" => Kind::Float,
         "char" | "varchar" | "nchar" | "nvarchar" => Kind::Text,
         "bit" => Kind::Bit,
@@ -230,10 +230,19 @@ impl Parser<'_> {
             };
             self.at += 1;
             let column = self.table.column(&name)?;
-            return Ok(Value {
+            let value = Value {
                 kind: kind_of(column),
                 pieces: vec![Piece::Column(side, column.clone())],
                 literal: None,
+            };
+            return Ok(match column.base_type.as_str() {
+                // A number that it is compared with would be made money, and may be too large for that.
+                "money" | "smallmoney" => Value {
+                    kind: Kind::Decimal,
+                    pieces: value.converted("decimal(19, 4)"),
+                    literal: None,
+                },
+                _ => value,
             });
         }
         match lower.as_str() {
