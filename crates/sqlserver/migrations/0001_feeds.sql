@@ -115,7 +115,9 @@ create table changefeed.change (
         references changefeed.shard (feed_id, shard) on delete cascade --@sqlserver
 );
 alter table changefeed.change set (lock_escalation = disable); --@sqlserver
+-- With the column that it is filtered by: SQL Server looks at it again, and would go to the row for it.
 create unique index ix_needs_seqnum on changefeed.change (feed_id, shard, change_id)
+    include (change_sequence_number)
     where change_sequence_number is null;
 create unique index ix_seqnum on changefeed.change (feed_id, shard, change_sequence_number)
     include (change_id)
@@ -182,11 +184,13 @@ begin
     if @versioned = 0 set @bound = next value for changefeed.change_id;
 
     begin transaction;
-    -- Whoever else sweeps this shard waits here. A hint would do on SQL Server, an update locks
-    -- the row everywhere. FORCESEEK here and below: a scan of so small a table would lock every
-    -- shard's row for a moment, and wait for whoever is at work on one.
+    -- Whoever else sweeps this shard waits here. An update, because Babelfish takes no lock for a hint;
+    -- and a hint, because with optimized locking SQL Server need not keep the lock of a row that an
+    -- update left as it was. Not XLOCK: writers look at the shard's entry in the primary key.
+    -- FORCESEEK here and below: a scan of so small a table would lock every shard's row for a
+    -- moment, and wait for whoever is at work on one.
     update s set last_sweep_time = s.last_sweep_time
-    from changefeed.shard s with (forceseek)
+    from changefeed.shard s with (updlock, forceseek)
     where s.feed_id = @feed_id and s.shard = @shard;
     select @last = s.last_change_sequence_number, @swept = s.last_sweep_time
     from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
@@ -363,7 +367,6 @@ begin
     );
     declare @result int, @deadline datetime2(3), @delay datetime = dateadd(millisecond, isnull(@sleep_milliseconds, 20), 0);
     declare @feed_id smallint, @shard smallint, @last bigint, @found bigint, @lag bigint;
-    declare @retake bit;
     --@babelfish declare @nap int;
     set @change_count = 0;
     set @max_lag_milliseconds = 0;
@@ -373,6 +376,9 @@ begin
         throw 55003, 'changefeed: sweep_loop needs a sweep group, and no time may be negative', 1;
     if @@trancount > 0
         throw 55005, 'changefeed: sweep_loop must not be called inside a transaction: nobody would see the numbers before it ends', 1;
+    -- A call that its client has cut off leaves its locks with the session.
+    while applock_mode(N'public', @lock, N'Session') <> N'NoLock' --@sqlserver
+        exec sp_releaseapplock @Resource = @lock, @LockOwner = 'Session'; --@sqlserver
     exec @result = sp_getapplock @Resource = @lock, @LockMode = 'Exclusive',
         @LockOwner = 'Session', @LockTimeout = @wait_milliseconds;
     if @result < 0 return;
@@ -396,8 +402,7 @@ begin
             end;
             -- Shards without our lock, and shards that got numbers since their waiters were told.
             set @feed_id = null; --@sqlserver
-            select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number, --@sqlserver
-                   @retake = case when h.feed_id is null then 0 else 1 end --@sqlserver
+            select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number --@sqlserver
             from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
             where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
               and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
@@ -405,7 +410,9 @@ begin
             while @feed_id is not null --@sqlserver
             begin --@sqlserver
                 set @name = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard); --@sqlserver
-                if @retake = 1 exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
+                -- Also what a call that was cut off has left. --@sqlserver
+                while applock_mode(N'public', @name, N'Session') <> N'NoLock' --@sqlserver
+                    exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
                 delete from @held where feed_id = @feed_id and shard = @shard; --@sqlserver
                 exec @result = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', --@sqlserver
                     @LockOwner = 'Session', @LockTimeout = 1000; --@sqlserver
@@ -413,8 +420,7 @@ begin
                     throw 55004, 'changefeed: the lock that makes readers wait could not be taken', 1; --@sqlserver
                 insert into @held (feed_id, shard, told) values (@feed_id, @shard, @last); --@sqlserver
                 set @feed_id = null; --@sqlserver
-                select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number, --@sqlserver
-                       @retake = case when h.feed_id is null then 0 else 1 end --@sqlserver
+                select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number --@sqlserver
                 from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
                 where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
                   and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
@@ -690,6 +696,7 @@ grant select on changefeed.change_row to changefeed_reader;
 grant select on changefeed.backfill to changefeed_reader;
 grant select, insert, update, delete on changefeed.consumer to changefeed_reader;
 grant execute on changefeed.longpoll to changefeed_reader;
+grant execute on changefeed.longpoll_guard to changefeed_reader;
 -- What the program reads rows with. Babelfish has more of these.
 grant execute on changefeed.hex to changefeed_reader;
 --@babelfish grant execute on changefeed.json_escape to changefeed_reader;

@@ -322,9 +322,9 @@ begin
     if @high is null
         throw 55604, 'changefeed: begin_ulid_transaction was taken back by a savepoint; begin again', 1;
     -- Updated without a change, so that it is the newest number, whatever snapshot we have, and
-    -- stays so until we have committed.
+    -- stays so until we have committed; the hint keeps the lock, see sweep_shard.
     begin try
-        update changefeed.incident set [count] = [count]
+        update changefeed.incident with (updlock, rowlock) set [count] = [count]
         where feed_id = @feed_id and shard_id = @shard_id and [count] = @incidents;
         set @changed = @@rowcount;
         if @changed = 0 and @incidents = 0

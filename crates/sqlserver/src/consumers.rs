@@ -29,7 +29,7 @@ pub async fn advance_consumer(
                 .tried_execute(
                     "update changefeed.consumer \
                      set [cursor] = @P4, updated_at = sysutcdatetime() \
-                     where name = @P1 and feed_id = @P2 and shard = @P3 and [cursor] = @P5",
+                     where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3 and [cursor] = @P5",
                     &[&name_text, &feed.0, &shard.0, &to_text, &from.to_string()],
                 )
                 .await
@@ -97,7 +97,7 @@ impl ConsumerStore for SqlServerStore {
         let rows = connection
             .query(
                 "select [cursor] from changefeed.consumer \
-                 where name = @P1 and feed_id = @P2 and shard = @P3",
+                 where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3",
                 &[&name.as_str(), &feed.id.0, &shard.0],
             )
             .await?;
@@ -119,7 +119,7 @@ impl ConsumerStore for SqlServerStore {
             [&name, &feed.id.0, &shard.0, &cursor];
         let update = "update changefeed.consumer \
              set [cursor] = @P4, updated_at = sysutcdatetime() \
-             where name = @P1 and feed_id = @P2 and shard = @P3";
+             where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3";
         if connection.execute(update, &parameters).await? == 1 {
             return Ok(());
         }
@@ -145,7 +145,7 @@ impl ConsumerStore for SqlServerStore {
         let mut connection = self.connection().await?;
         connection
             .execute(
-                "delete from changefeed.consumer where name = @P1 and feed_id = @P2",
+                "delete from changefeed.consumer where name = convert(varchar(100), @P1) and feed_id = @P2",
                 &[&name.as_str(), &feed.id.0],
             )
             .await

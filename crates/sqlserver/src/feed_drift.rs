@@ -129,6 +129,10 @@ impl Look {
             )),
             Ok(_) => {}
         }
+        if let Err(error) = capture::check_owner(table) {
+            let advice = error.advice().map(str::to_owned);
+            findings.push(self.finding(Severity::Problem, error.to_string(), advice));
+        }
         if self.disabled {
             findings.push(self.finding(
                 Severity::Problem,
@@ -204,7 +208,7 @@ impl SqlServerStore {
             // Whoever else is at it, or drops the feed, waits here.
             let there = connection
                 .execute(
-                    "update changefeed.feed set name = name where feed_id = @P1",
+                    "update changefeed.feed with (updlock, rowlock) set name = name where feed_id = @P1",
                     &[&look.feed.0],
                 )
                 .await?;

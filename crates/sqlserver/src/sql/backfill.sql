@@ -11,10 +11,10 @@ declare @ids table (change_id bigint not null primary key, shard smallint not nu
 declare @base table (shard smallint not null primary key, number bigint not null,
                      start bigint not null, count bigint not null);
 begin transaction;
--- One backfill of a feed at a time.
-update changefeed.backfill set done = done where feed_id = @feed_id;
+-- One backfill of a feed at a time. Readers may look at the row meanwhile.
+--@babelfish update changefeed.backfill set done = done where feed_id = @feed_id;
 select @last = b.last_key, @done = b.done, @total = b.total, @finished = b.finished_at
-from changefeed.backfill b where b.feed_id = @feed_id;
+from changefeed.backfill b with (updlock, rowlock) where b.feed_id = @feed_id;
 if @finished is not null
 begin
     commit transaction;
@@ -61,8 +61,9 @@ end
 else
 begin
     update s set backfilled_to = b.number + b.count
-    from changefeed.shard s join @base b on b.shard = s.shard
-    where s.feed_id = @feed_id;
+    from @base b join changefeed.shard s with (forceseek) on s.feed_id = @feed_id and s.shard = b.shard
+    option (loop join, force order) --@sqlserver
+    ;
     insert into changefeed.change (feed_id, shard, change_id, change_sequence_number)
     select @feed_id, i.shard, i.change_id,
            b.number + row_number() over (partition by i.shard order by i.change_id)

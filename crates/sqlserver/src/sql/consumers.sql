@@ -1,7 +1,7 @@
 -- Every consumer with its lag. Live numbers are gapless, so they are counted by subtraction; only
 -- what was backfilled below the start has to be looked at. Of a feed that is ordered by ULIDs only
 -- the time between its newest ULID, in the last column, and the consumer's is known.
-select c.name, f.name, c.shard, c.[cursor],
+select convert(nvarchar(100), c.name), convert(nvarchar(100), f.name), c.shard, convert(nvarchar(26), c.[cursor]),
        convert(bigint, isnull(g.lag, 0)),
        case when isnull(g.lag, 0) = 0 then convert(bigint, 0) else isnull(
            (select top (1) datediff_big(millisecond, p.swept_at, sysutcdatetime())
@@ -26,7 +26,9 @@ cross apply (
                (select count_big(*) from changefeed.change x
                 where x.feed_id = c.feed_id and x.shard = c.shard
                   and x.change_sequence_number > n.number
-                  and x.change_sequence_number <= n.start) end as lag
+                  and x.change_sequence_number <= n.start
+                  -- Or the server may not use the index of what has a number.
+                  and x.change_sequence_number is not null) end as lag
     from (select max(v.number) as begins
           from (values (n.number), (n.start), (s.trimmed_to)) v(number)) b
 ) g

@@ -8,10 +8,10 @@ declare @picked table (place int identity primary key, [key] nvarchar(max) not n
                        shard smallint null);
 declare @published table (change_id bigint not null primary key, shard smallint null);
 begin transaction;
--- One backfill of a trigger at a time.
-update changefeed.event_backfill set done = done where trigger_id = @trigger_id;
+-- One backfill of a trigger at a time. Readers may look at the row meanwhile.
+--@babelfish update changefeed.event_backfill set done = done where trigger_id = @trigger_id;
 select @last = b.last_key, @done = b.done, @total = b.total, @finished = b.finished_at
-from changefeed.event_backfill b where b.trigger_id = @trigger_id;
+from changefeed.event_backfill b with (updlock, rowlock) where b.trigger_id = @trigger_id;
 if @finished is not null
 begin
     commit transaction;

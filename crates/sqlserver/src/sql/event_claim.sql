@@ -30,7 +30,8 @@ begin
     if not exists (select 1 from changefeed.event e with (readcommittedlock, readpast)
                    where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null)
         continue;
-    if not exists (select 1 from changefeed.event_trigger t
+    -- Somebody may be changing it, and wait for its table meanwhile.
+    if not exists (select 1 from changefeed.event_trigger t with (readuncommitted)
                    where t.trigger_id = @trigger and t.paused_because is null and t.dropped_at is null)
         continue;
     delete from @due;
@@ -39,7 +40,7 @@ begin
     -- Whoever counts what all of them hold must be alone with it. Babelfish knows no READPAST, so
     -- that all who claim would take the same events there and wait for each other row by row.
     if @overall is not null --@sqlserver
-    update changefeed.event_trigger set updated_at = updated_at where trigger_id = @trigger;
+    update changefeed.event_trigger with (updlock, rowlock) set updated_at = updated_at where trigger_id = @trigger;
     if @overall is not null
     begin
         select @held = count(*) from changefeed.event e with (readuncommitted)

@@ -69,6 +69,7 @@ where not exists (select 1 from changefeed.event_attempt k
 option (loop join, force order) --@sqlserver
 ;
 -- Last, because a claim has the trigger's row before any event.
+if exists (select 1 from @finished f where f.verdict = 'g')
 update changefeed.event_trigger
 set paused_because = N'the webhook answered 410 Gone', updated_at = @now
 where paused_because is null

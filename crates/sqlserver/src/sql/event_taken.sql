@@ -6,7 +6,7 @@ from (
     select e.change_id, e.trigger_id, convert(bigint, e.generation) as generation,
            convert(int, e.tries) as tries, convert(int, e.cut_off) as cut_off, e.op, e.old, e.new,
            e.session_variables, e.trace_context,
-           concat(replace(convert(varchar(40), e.created_at, 121), ' ', 'T'), 'Z') as created_at,
+           concat(replace(convert(varchar(40), e.created_at, 121), ' ', 'T'), N'Z') as created_at,
            t.name, t.schema_name, t.table_name, s.salt,
            row_number() over (order by e.change_id) as place,
            sum(isnull(datalength(e.old), 0) + isnull(datalength(e.new), 0))

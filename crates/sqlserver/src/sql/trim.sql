@@ -3,7 +3,7 @@
 -- backfill that gave them.
 declare @feed_id smallint = @P1, @shard smallint = @P2, @left bigint = @P5;
 declare @before datetime2(6) = dateadd(millisecond, -@P4, dateadd(second, -@P3, sysutcdatetime()));
-declare @old bigint, @upto bigint, @read bigint, @slowest varchar(100), @highest bigint;
+declare @old bigint, @upto bigint, @read bigint, @slowest nvarchar(100), @highest bigint;
 declare @gone table (change_sequence_number bigint not null primary key, change_id bigint not null);
 -- Before anybody is kept waiting: it only grows.
 select top (1) @old = p.last_change_sequence_number
@@ -12,9 +12,9 @@ where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
 order by p.swept_at desc, p.last_change_sequence_number desc;
 begin transaction;
 -- Locked in a statement of its own, so that what follows sees the newest state.
--- FORCESEEK: a scan would wait for whoever is at work on another shard.
+-- FORCESEEK: a scan would wait for whoever is at work on another shard. UPDLOCK: see sweep_shard.
 update s set trimmed_to = s.trimmed_to
-from changefeed.shard s with (forceseek)
+from changefeed.shard s with (updlock, forceseek)
 where s.feed_id = @feed_id and s.shard = @shard;
 -- One may have begun until now.
 if exists (select 1 from changefeed.backfill b
