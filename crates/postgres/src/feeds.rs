@@ -175,13 +175,39 @@ pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<(
 }
 
 pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()> {
-    // The trigger first: nobody can publish into the feed any more.
+    // What there is goes first, however much: once the trigger goes nobody can use its table until the
+    // commit, and once the feed goes nobody can publish.
+    unlink(client, feed).await?;
+    client
+        .execute(
+            "delete from changefeed.numbered where feed_id = $1",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(db)?;
     capture::uninstall(client, feed.id).await.map_err(|e| {
         match feed.source.as_ref().and_then(Source::table) {
             Some(table) => in_use(e, table),
             None => e,
         }
     })?;
+    // What came meanwhile.
+    unlink(client, feed).await?;
+    let dropped = client
+        .execute(
+            "delete from changefeed.feed where feed_id = $1",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(|e| in_use(db(e), &"a captured table or a feed"))?;
+    if dropped == 0 {
+        return Err(gone(feed));
+    }
+    Ok(())
+}
+
+/// Removes what connects the changes of a captured feed with their rows.
+async fn unlink(client: &impl GenericClient, feed: &Feed) -> Result<()> {
     if matches!(feed.source, Some(Source::Captured { .. })) {
         client
             .execute(
@@ -191,16 +217,6 @@ pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()>
             )
             .await
             .map_err(db)?;
-    }
-    let dropped = client
-        .execute(
-            "delete from changefeed.feed where feed_id = $1",
-            &[&feed.id.0],
-        )
-        .await
-        .map_err(db)?;
-    if dropped == 0 {
-        return Err(gone(feed));
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
 //! How long we wait for others. Whoever comes after us waits behind us meanwhile.
 
-use changefeed_core::{Error, Kind, Result, TableName};
+use std::fmt::Display;
+
+use changefeed_core::{Error, Kind, Result};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -27,7 +29,7 @@ impl Patience {
 }
 
 /// Says which table was waited for in vain.
-pub(crate) fn in_use(error: Error, table: &TableName) -> Error {
+pub(crate) fn in_use(error: Error, table: &dyn Display) -> Error {
     if error.kind() != Kind::Busy {
         return error;
     }
