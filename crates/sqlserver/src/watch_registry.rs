@@ -4,7 +4,7 @@ use changefeed_core::{
     Error, Kind, Result, TableName, Watch, WatchDefinition, WatchFrom, WatchName, WatchSpec, fill,
 };
 
-use crate::backlog::{Backlog, lock, send};
+use crate::backlog::{Backlog, lock, missed_sql, send};
 use crate::connection::Connection;
 use crate::quote;
 use crate::tracking::{
@@ -130,7 +130,14 @@ pub(crate) async fn ensure_table(
         connection.batch(&altered_table_sql(tracked, &key)).await?;
     }
     if let Some(missed) = missed {
-        connection.batch(&missed_sql(id, missed)).await?;
+        let mut with_backlog = Vec::new();
+        for function in functions(connection, id).await? {
+            if exists(connection, &leases_name(&function, i64::from(id))).await? {
+                with_backlog.push(function);
+            }
+        }
+        let missed_sql = missed_because_sql(id, &with_backlog, missed);
+        connection.batch(&missed_sql).await?;
         tracing::error!(
             table = %tracked.table.name, missed,
             "changes of a watched table were missed: all its rows are handed over again, as updates; \
@@ -183,13 +190,12 @@ pub(crate) fn altered_table_sql(tracked: &Tracked, key: &str) -> String {
     )
 }
 
-/// Lets all functions of a table be handed all rows, because changes were missed.
-pub(crate) fn missed_sql(table_id: i32, missed: &str) -> String {
+/// Lets functions of a table be handed all rows, because changes were missed.
+pub(crate) fn missed_because_sql(table_id: i32, functions: &[String], missed: &str) -> String {
     format!(
-        "update changefeed.watched_table set missed_at = sysutcdatetime(), missed = {} \
-           where table_id = {table_id}; \
-         update changefeed.watch set loading = 1, loaded_to = null where table_id = {table_id}",
-        quote::literal(missed)
+        "declare @missed nvarchar(400) = {};\n{}",
+        quote::literal(missed),
+        missed_sql(table_id, functions)
     )
 }
 

@@ -24,7 +24,7 @@ pub(crate) const FILES: [(&str, &str); 4] = [
 
 /// Files with blanks, and parts of others.
 #[cfg(test)]
-pub(crate) const TEMPLATES: [&str; 28] = [
+pub(crate) const TEMPLATES: [&str; 29] = [
     "watch_changes_noted.sql",
     "watch_changes_tracked.sql",
     "watch_claim.sql",
@@ -38,6 +38,7 @@ pub(crate) const TEMPLATES: [&str; 28] = [
     "watch_log.sql",
     "watch_look.sql",
     "watch_missed.sql",
+    "watch_missed_function.sql",
     "watch_move.sql",
     "watch_move_function.sql",
     "watch_newer.sql",
@@ -111,7 +112,14 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
             "altered table",
             watch_registry::altered_table_sql(&tracked, key),
         ),
-        ("missed", watch_registry::missed_sql(1, "it's gone")),
+        (
+            "missed",
+            watch_registry::missed_because_sql(
+                tracked.id(),
+                std::slice::from_ref(&function),
+                "it's gone",
+            ),
+        ),
         (
             "forgotten changes",
             watch_registry::forget_changes_sql(&tracked),
@@ -211,6 +219,22 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    /// Numbers of before and after a loss cannot be compared; whoever moves changes must not do so.
+    #[test]
+    fn what_waits_forgets_its_place_before_changes_after_a_loss_are_moved() {
+        let all: Vec<String> = ["take", "move"]
+            .iter()
+            .flat_map(|part| statements_named(&format!("watch {part} of")))
+            .filter(|sql| sql.contains("changetable"))
+            .collect();
+        assert!(!all.is_empty());
+        for sql in all {
+            let forgotten = sql.find("set _changefeed_order = 0").unwrap();
+            let compared = sql.find("n.newest < q._changefeed_order").unwrap();
+            assert!(forgotten < compared, "{sql}");
+        }
     }
 
     /// Versions alone do not tell that change tracking was off for a while.

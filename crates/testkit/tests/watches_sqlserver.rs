@@ -8,11 +8,12 @@
 )]
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use changefeed_core::Kind;
-use changefeed_core::RowOperation::{Insert, Update};
+use changefeed_core::RowOperation::{Delete, Insert, Update};
+use changefeed_core::{BatchOutcome, Kind, WatchSettings};
 use changefeed_testkit::backend::SqlServerBackend;
-use changefeed_testkit::watching::{Scene, quick, spec, take_all};
+use changefeed_testkit::watching::{Scene, failed, ids, quick, seen, spec, take_all};
 use serde_json::json;
 
 async fn scene() -> Scene {
@@ -81,6 +82,116 @@ async fn a_trigger_that_was_disabled_is_made_again_and_the_table_read() {
     // Once is enough.
     scene.store.open_watch(&spec("f", "orders")).await.unwrap();
     assert!(scene.all(100).await.is_empty());
+}
+
+/// Settings with a lease that does not end while a test looks elsewhere.
+fn patient() -> WatchSettings {
+    WatchSettings {
+        lease: Duration::from_secs(60),
+        ..quick()
+    }
+}
+
+/// As a table is left when change tracking, which has noted its changes, is switched off.
+async fn noted_by_change_tracking(scene: &Scene) {
+    let id = scene.watch.table_id;
+    scene
+        .app
+        .run(&format!(
+            "drop trigger dbo.changefeed_watch_{id}; drop table changefeed.changes_{id}; \
+             update changefeed.watched_table set native = 1, tracked_version = 500000 \
+             where table_id = {id}; \
+             update {} set _changefeed_order = 500000",
+            scene.watch.leases_table
+        ))
+        .await;
+}
+
+/// Versions of change tracking and numbers of our trigger have nothing to do with each other.
+#[tokio::test]
+async fn a_change_is_newer_than_all_that_change_tracking_has_noted() {
+    let scene = scene().await;
+    let app = &scene.app;
+    app.run("insert into orders values (1, 'a'), (2, 'a')")
+        .await;
+    let once = WatchSettings {
+        attempts: 1,
+        ..patient()
+    };
+    let first = scene.take("me", &once).await.unwrap();
+    assert_eq!(ids(&first), [1, 2]);
+    scene
+        .store
+        .settle(&scene.watch, &first, &failed("no"), &once)
+        .await
+        .unwrap();
+    scene.store.retry_parked(&scene.watch).await.unwrap();
+    noted_by_change_tracking(&scene).await;
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    let held = scene.take("me", &patient()).await.unwrap();
+    assert_eq!(ids(&held), [1, 2]);
+    app.run("update orders set note = 'b' where id = 2").await;
+    // Moves the change while the rows are in process.
+    assert!(scene.take("you", &quick()).await.is_none());
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 2);
+    assert_eq!(
+        scene.all(100).await,
+        [[(Update, json!({"id": 2, "note": "b"}))]]
+    );
+}
+
+/// Those that wait, those in process, even if they are gone meanwhile, and those that were parked.
+#[tokio::test]
+async fn all_rows_are_handed_over_after_a_loss() {
+    let scene = scene().await;
+    let app = &scene.app;
+    app.run("insert into orders values (1, 'parked')").await;
+    let once = WatchSettings {
+        attempts: 1,
+        ..patient()
+    };
+    let parked = scene.take("me", &once).await.unwrap();
+    let settled = scene
+        .store
+        .settle(&scene.watch, &parked, &failed("no"), &once)
+        .await;
+    assert_eq!(settled.unwrap().parked, 1);
+    app.run("insert into orders values (2, 'done')").await;
+    assert_eq!(
+        scene.all(100).await,
+        [[(Insert, json!({"id": 2, "note": "done"}))]]
+    );
+    app.run("insert into orders values (3, 'held'), (4, 'held')")
+        .await;
+    let held = scene.take("me", &patient()).await.unwrap();
+    assert_eq!(ids(&held), [3, 4]);
+    app.run("insert into orders values (5, 'waits')").await;
+    // Moves it.
+    let waits = scene.take("you", &patient()).await.unwrap();
+    assert_eq!(ids(&waits), [5]);
+    assert_eq!(scene.settle(&waits, BatchOutcome::Released).await, 1);
+    noted_by_change_tracking(&scene).await;
+    app.run("delete from orders where id = 4; update orders set note = 'unseen'")
+        .await;
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    let unseen = |id: i64| json!({"id": id, "note": "unseen"});
+    assert_eq!(
+        scene.all(100).await.concat(),
+        [
+            (Insert, unseen(5)),
+            (Insert, unseen(1)),
+            (Update, unseen(2)),
+        ]
+    );
+    assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 2);
+    let again = scene.take("me", &patient()).await.unwrap();
+    assert_eq!(
+        seen(&again),
+        [(Update, unseen(3)), (Delete, json!({"id": 4}))]
+    );
+    assert_eq!(scene.settle(&again, BatchOutcome::Done).await, 2);
+    let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
+    assert_eq!((status.unprocessed, status.parked), (0, 0));
 }
 
 /// Where a key could not be noted, the application's write would fail.
