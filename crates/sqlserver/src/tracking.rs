@@ -243,6 +243,11 @@ pub(crate) fn tracked_in(table_id: i32) -> String {
     )
 }
 
+/// A function, as SQL: of our column's type, because a text of another one may not be found by its index.
+pub(crate) fn function_sql(function_id: &str) -> String {
+    format!("convert(varchar(16), {})", quote::literal(function_id))
+}
+
 /// The backlog of a function on a table.
 pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
     format!("leases_{function_id}_{table_id}")

@@ -8,8 +8,12 @@ use crate::backlog::{Backlog, lock, missed_sql, send};
 use crate::connection::Connection;
 use crate::quote;
 use crate::tracking::{
-    Stored, Tracked, Way, dropped, exists, leases_name, remove_trigger, tracked_in, trigger_state,
+    Stored, Tracked, Way, dropped, exists, function_sql, leases_name, remove_trigger, tracked_in,
+    trigger_state,
 };
+
+/// Noted changes that are forgotten at a time.
+const FORGET: u32 = 10_000;
 
 /// One who makes or removes something of a table at a time; workers do not need this.
 fn registering(table_id: i32) -> String {
@@ -37,7 +41,8 @@ pub(crate) struct Known {
 pub(crate) async fn known(connection: &mut Connection, name: &WatchName) -> Result<Option<Known>> {
     let rows = connection
         .query(
-            "select table_id, [columns], definition from changefeed.watch where name = @P1",
+            "select table_id, [columns], definition from changefeed.watch \
+             where name = convert(varchar(100), @P1)",
             &[&name.as_str()],
         )
         .await?;
@@ -168,7 +173,7 @@ pub(crate) fn new_table_sql(tracked: &Tracked, key: &str) -> String {
         "insert into changefeed.watched_table \
            (table_id, last_version, native, tracked_version, tracked_in, [key], [columns]) \
          select {}, datediff_big(millisecond, convert(datetime2(3), '19700101', 112), \
-                                 sysutcdatetime()) * 1048576 + abs(checksum(newid())) % 1048576, \
+                                 sysutcdatetime()) * 1048576 + abs(convert(bigint, checksum(newid()))) % 1048576, \
            {native}, {now}, {noted}, {}, {}",
         tracked.id(),
         quote::literal(key),
@@ -326,7 +331,8 @@ pub(crate) async fn register(
     }
     let same_id = connection
         .query(
-            "select name from changefeed.watch where function_id = @P1 and name <> @P2",
+            "select name from changefeed.watch \
+             where function_id = convert(varchar(16), @P1) and name <> @P2",
             &[&watch.function_id, &spec.name.as_str()],
         )
         .await?;
@@ -369,7 +375,7 @@ pub(crate) async fn register(
         .execute(
             "insert into changefeed.global_state (function_id, table_id) \
              select @P1, @P2 where not exists (select 1 from changefeed.global_state s \
-               where s.function_id = @P1 and s.table_id = @P2)",
+               where s.function_id = convert(varchar(16), @P1) and s.table_id = @P2)",
             &[&watch.function_id, &tracked.id()],
         )
         .await?;
@@ -399,7 +405,7 @@ pub(crate) fn known_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) ->
            max_changes_per_worker = coalesce({per_worker}, max_changes_per_worker) \
          where function_id = {}",
         i32::from(columns),
-        quote::literal(&watch.function_id)
+        function_sql(&watch.function_id)
     ))
 }
 
@@ -410,7 +416,7 @@ pub(crate) fn new_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> R
            (name, function_id, table_id, definition, [columns], max_changes_per_worker, loading) \
          values ({}, {}, {}, {definition}, {}, coalesce({per_worker}, 1000), {})",
         quote::literal(spec.name.as_str()),
-        quote::literal(&watch.function_id),
+        function_sql(&watch.function_id),
         watch.table_id,
         i32::from(columns),
         match spec.from {
@@ -459,9 +465,14 @@ async fn hand_over(connection: &mut Connection, tracked: &Tracked, watch: &Watch
 
 pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
     match tracked.way {
+        // Some at a time, each a transaction of its own: every row is a lock until its end.
         Way::Trigger => format!(
-            "if object_id(N'changefeed.{0}') is not null \
-               delete from changefeed.{0} with (readcommittedlock, readpast, rowlock)",
+            "declare @gone int = {FORGET}; \
+             while @gone >= {FORGET} and object_id(N'changefeed.{0}') is not null \
+             begin \
+               delete top ({FORGET}) from changefeed.{0} with (readcommittedlock, readpast, rowlock); \
+               set @gone = @@rowcount; \
+             end",
             tracked.log()
         ),
         Way::Native => format!(
@@ -478,7 +489,7 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
     let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
     let gone = connection
         .execute(
-            "delete from changefeed.watch where name = @P1",
+            "delete from changefeed.watch where name = convert(varchar(100), @P1)",
             &[&watch.name.as_str()],
         )
         .await?;
@@ -491,7 +502,7 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
         format!("drop table if exists changefeed.{leases}"),
         format!(
             "delete from changefeed.global_state where function_id = {}",
-            quote::literal(&watch.function_id)
+            function_sql(&watch.function_id)
         ),
         format!(
             "update changefeed.watched_table set generation = generation + 1 \

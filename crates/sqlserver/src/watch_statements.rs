@@ -237,6 +237,37 @@ mod tests {
         }
     }
 
+    /// A version that is asked for within a snapshot may be later than the snapshot.
+    #[test]
+    fn the_version_of_change_tracking_is_asked_for_before_anything_is_read() {
+        let all = statements_named("watch move of");
+        let native = all.iter().filter(|sql| sql.contains("changetable"));
+        assert!(native.clone().count() > 0);
+        for sql in native {
+            let begins = "isolation level snapshot;\n    begin transaction;\n    \
+                          set @until = change_tracking_current_version();\n    select @since";
+            assert_eq!(sql.matches(begins).count(), 1, "{sql}");
+        }
+    }
+
+    /// A text of another type than a column's may not be found by an index.
+    #[test]
+    fn functions_are_found_by_their_index() {
+        let mut seen = 0;
+        for (name, sql) in statements(nasty_tables()) {
+            for (at, what) in sql.match_indices("function_id = ") {
+                seen += 1;
+                let value = &sql[at + what.len()..];
+                let fits = ["convert(varchar(16), ", "'", "w."];
+                assert!(
+                    fits.iter().any(|fit| value.starts_with(fit)),
+                    "{name}: {sql}"
+                );
+            }
+        }
+        assert!(seen > 0);
+    }
+
     /// Versions alone do not tell that change tracking was off for a while.
     #[test]
     fn another_life_of_change_tracking_is_noticed() {

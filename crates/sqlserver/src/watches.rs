@@ -18,8 +18,8 @@ use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
 use crate::table_trigger::give_up;
 use crate::table_trigger::in_use;
-use crate::tracking::{Stored, Tracked, exists, leases_name};
-use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
+use crate::tracking::{Stored, Tracked, exists, function_sql, leases_name};
+use crate::{SqlServerStore, json, watch_findings, watch_registry};
 
 #[async_trait]
 impl WatchStore for SqlServerStore {
@@ -146,14 +146,15 @@ impl WatchStore for SqlServerStore {
             );
             connection.batch(&came).await?;
         }
+        // Nobody else is there: one lock instead of one for each row, however many they are.
         let forget = format!(
-            "delete from changefeed.{leases}; \
+            "delete from changefeed.{leases} with (tablockx); \
              update changefeed.watch set loading = {}, loaded_to = null where function_id = {}",
             match from {
                 WatchFrom::Beginning => "0",
                 WatchFrom::Now => "null",
             },
-            quote::literal(&watch.function_id)
+            function_sql(&watch.function_id)
         );
         connection.batch(&forget).await?;
         connection.commit().await?;
