@@ -47,6 +47,7 @@ mod watch_findings;
 mod watch_key;
 mod watch_registry;
 mod watch_statements;
+mod watch_triggers;
 mod watches;
 
 use std::sync::Arc;

@@ -127,7 +127,7 @@ impl Tracked {
     }
 
     pub(crate) fn log(&self) -> String {
-        format!("changes_{}", self.table.id)
+        log_name(self.table.id)
     }
 
     fn columns_sql(&self) -> String {
@@ -246,6 +246,11 @@ pub(crate) fn tracked_in(table_id: i32) -> String {
 /// A function, as SQL: of our column's type, because a text of another one may not be found by its index.
 pub(crate) fn function_sql(function_id: &str) -> String {
     format!("convert(varchar(16), {})", quote::literal(function_id))
+}
+
+/// Where the trigger of a table notes its changes.
+pub(crate) fn log_name(table_id: i32) -> String {
+    format!("changes_{table_id}")
 }
 
 /// The backlog of a function on a table.

@@ -8,9 +8,9 @@ use crate::backlog::{Backlog, lock, missed_sql, send};
 use crate::connection::Connection;
 use crate::quote;
 use crate::tracking::{
-    Stored, Tracked, Way, dropped, exists, function_sql, leases_name, remove_trigger, tracked_in,
-    trigger_state,
+    Stored, Tracked, Way, dropped, exists, function_sql, leases_name, tracked_in, trigger_state,
 };
+use crate::watch_triggers::{Triggers, remove_log};
 
 /// Noted changes that are forgotten at a time.
 const FORGET: u32 = 10_000;
@@ -89,11 +89,12 @@ pub(crate) async fn elsewhere(
     .advise("give the function another name, or drop that watch"))
 }
 
-/// Makes sure that changes of the table are noted.
+/// Makes sure that changes of the table are noted, once the triggers are settled.
 pub(crate) async fn ensure_table(
     connection: &mut Connection,
     tracked: &Tracked,
     stored: Option<&Stored>,
+    triggers: &mut Triggers,
 ) -> Result<()> {
     let id = tracked.id();
     let key = serde_json::to_string(&tracked.stored_key())
@@ -101,15 +102,17 @@ pub(crate) async fn ensure_table(
     let Some(stored) = stored else {
         connection.batch(&new_table_sql(tracked, &key)).await?;
         if tracked.way == Way::Trigger {
-            connection.batch(&tracked.log_sql()).await?;
-            tracked.put_trigger(connection).await?;
+            // One that is there is of a watch that is dropped in the same transaction.
+            ensure_log(connection, tracked, Log::New).await?;
+            triggers.put(tracked);
         }
         return Ok(());
     };
-    let mut missed = None;
+    let (mut missed, mut log) = (None, Log::Kept);
     let mut altered = tracked.stored_key() != stored.key;
     if altered && !follow_names(connection, tracked, stored).await? {
-        start_over(connection, tracked, stored.way).await?;
+        start_over(connection, tracked).await?;
+        log = Log::New;
         missed = Some("the table has another primary key");
     }
     if tracked.way != stored.way {
@@ -117,18 +120,15 @@ pub(crate) async fn ensure_table(
         altered = true;
     }
     if tracked.way == Way::Trigger {
-        let has_log = exists(connection, &tracked.log()).await?;
-        if !has_log {
-            connection.batch(&tracked.log_sql()).await?;
-        }
-        let state = trigger_state(connection, id).await?;
-        if state != Some(true) || !has_log {
+        let had_log = ensure_log(connection, tracked, log).await?;
+        let noted = triggers.comes(id) || trigger_state(connection, id).await? == Some(true);
+        if !noted || !had_log {
             missed = missed.or(Some(
                 "the trigger that notes changes was missing or disabled",
             ));
         }
-        if state != Some(true) || altered || stored.columns != tracked.columns {
-            tracked.put_trigger(connection).await?;
+        if !noted || altered || stored.columns != tracked.columns {
+            triggers.put(tracked);
         }
     }
     if altered || stored.columns != tracked.columns {
@@ -156,6 +156,27 @@ pub(crate) async fn ensure_table(
         }
     }
     Ok(())
+}
+
+/// What becomes of changes that a trigger has noted until now.
+#[derive(Clone, Copy, PartialEq)]
+enum Log {
+    Kept,
+    /// They are of another key, or were for somebody else.
+    New,
+}
+
+/// Makes the table where the trigger notes changes, where there is none, or another one is to be. Returns
+/// whether there was one.
+async fn ensure_log(connection: &mut Connection, tracked: &Tracked, log: Log) -> Result<bool> {
+    let had_log = exists(connection, &tracked.log()).await?;
+    if had_log && log == Log::New {
+        remove_log(connection, tracked.id()).await?;
+    }
+    if !had_log || log == Log::New {
+        connection.batch(&tracked.log_sql()).await?;
+    }
+    Ok(had_log)
 }
 
 /// Remembers a table that nobody has watched before.
@@ -246,15 +267,8 @@ async fn follow_names(
     Ok(true)
 }
 
-/// Makes our tables anew for another key.
-async fn start_over(connection: &mut Connection, tracked: &Tracked, before: Way) -> Result<()> {
-    if before == Way::Trigger {
-        remove_trigger(connection, tracked.id()).await?;
-    }
-    let log = tracked.log();
-    connection
-        .batch(&format!("drop table if exists changefeed.{log}"))
-        .await?;
+/// Makes the backlogs anew for another key.
+async fn start_over(connection: &mut Connection, tracked: &Tracked) -> Result<()> {
     for function in functions(connection, tracked.id()).await? {
         let leases = leases_name(&function, i64::from(tracked.id()));
         connection
@@ -484,8 +498,13 @@ pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
     }
 }
 
-/// Removes a function, and what notes the changes of its table if it was the last.
-pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result<()> {
+/// Removes a function, and, once the triggers are settled, what notes the changes of its table if it was the
+/// last.
+pub(crate) async fn remove(
+    connection: &mut Connection,
+    watch: &Watch,
+    triggers: &mut Triggers,
+) -> Result<()> {
     let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
     let gone = connection
         .execute(
@@ -516,11 +535,8 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
     }
     let stored = Stored::load(connection, table_id).await?;
     if stored.is_some_and(|stored| stored.way == Way::Trigger) {
-        remove_trigger(connection, table_id).await?;
+        triggers.remove(table_id);
     }
-    let last = format!(
-        "drop table if exists changefeed.changes_{table_id}; \
-         delete from changefeed.watched_table where table_id = {table_id}"
-    );
+    let last = format!("delete from changefeed.watched_table where table_id = {table_id}");
     connection.batch(&last).await
 }

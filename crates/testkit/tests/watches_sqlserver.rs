@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
-use changefeed_core::{BatchOutcome, Kind, WatchSettings};
-use changefeed_testkit::backend::SqlServerBackend;
+use changefeed_core::{BatchOutcome, Kind, Step, WatchSettings, WatchSpec};
+use changefeed_testkit::backend::{Session, SqlServerBackend, eventually_true};
 use changefeed_testkit::watching::{Scene, failed, ids, quick, seen, spec, take_all};
 use serde_json::json;
 
@@ -192,6 +192,94 @@ async fn all_rows_are_handed_over_after_a_loss() {
     assert_eq!(scene.settle(&again, BatchOutcome::Done).await, 2);
     let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
     assert_eq!((status.unprocessed, status.parked), (0, 0));
+}
+
+/// How many wait for a session: Babelfish says it as PostgreSQL does.
+async fn waiting_for(app: &dyn Session, session: i64) -> i64 {
+    let version = app.value("select convert(varchar(300), @@version)").await;
+    let sql = if version.contains("Babelfish") {
+        format!(
+            "select count(*) from pg_catalog.pg_locks w join pg_catalog.pg_locks h \
+             on convert(varchar(20), h.transactionid) = convert(varchar(20), w.transactionid) \
+             where w.granted = 0 and h.granted = 1 and h.pid = {session}"
+        )
+    } else {
+        format!(
+            "select count(*) from sys.dm_os_waiting_tasks where blocking_session_id = {session}"
+        )
+    };
+    app.number(&sql).await
+}
+
+/// The trigger comes last: from then until the commit nobody can touch the table.
+#[tokio::test]
+async fn the_application_goes_on_while_a_watch_is_made() {
+    let scene = scene().await;
+    let app = &scene.app;
+    app.run("create table others (id integer primary key, note text)")
+        .await;
+    let spec = spec("g", "others");
+    let slow = scene.backend.session().await;
+    slow.run(&format!(
+        "begin transaction; insert into changefeed.global_state (function_id, table_id) \
+         values ('{}', object_id('dbo.others'))",
+        spec.name.function_id()
+    ))
+    .await;
+    let session = slow.number("select @@spid").await;
+    let store = scene.store.clone();
+    let making = tokio::spawn(async move { store.open_watch(&spec).await });
+    eventually_true("somebody makes the watch", async || {
+        waiting_for(&**app, session).await > 0
+    })
+    .await;
+    app.run("set lock_timeout 5000; insert into others values (1, 'meanwhile')")
+        .await;
+    slow.run("rollback").await;
+    let watch = making.await.unwrap().unwrap();
+    app.run("insert into others values (2, 'afterwards')").await;
+    assert_eq!(
+        take_all(&*scene.store, &watch, &quick()).await,
+        [[(Insert, json!({"id": 2, "note": "afterwards"}))]]
+    );
+}
+
+/// They share its trigger, which comes when all of them are made; and what was noted for one that is dropped
+/// is not for one that comes in its place.
+#[tokio::test]
+async fn watches_of_one_table_come_and_go_together() {
+    let scene = scene().await;
+    let (app, store) = (&scene.app, &scene.store);
+    app.run("insert into orders values (1, 'for nobody any more')")
+        .await;
+    let put = |name: &str, columns: bool| {
+        Step::PutWatch(WatchSpec {
+            columns,
+            ..spec(name, "orders")
+        })
+    };
+    let dropped = Step::DropWatch(scene.watch.clone());
+    store
+        .apply(&[dropped, put("g", false), put("h", true)])
+        .await
+        .unwrap();
+    app.run("insert into orders values (2, 'a')").await;
+    let watches = store.watches().await.unwrap();
+    let names: Vec<&str> = watches.iter().map(|w| w.name.as_str()).collect();
+    assert_eq!(names, ["g", "h"]);
+    for watch in &watches {
+        assert_eq!(
+            take_all(&**store, watch, &quick()).await,
+            [[(Insert, json!({"id": 2, "note": "a"}))]]
+        );
+    }
+    assert!(store.watch_findings().await.unwrap().is_empty());
+    let all: Vec<Step> = watches.into_iter().map(Step::DropWatch).collect();
+    store.apply(&all).await.unwrap();
+    app.run("insert into orders values (3, 'b')").await;
+    let ours = "select count(*) from sys.objects where name like 'changes_%' \
+                and schema_id = schema_id('changefeed')";
+    assert_eq!(app.number(ours).await, 0);
 }
 
 /// Where a key could not be noted, the application's write would fail.
