@@ -46,6 +46,7 @@ mod wake;
 mod watch_findings;
 mod watch_key;
 mod watch_registry;
+mod watch_rights;
 mod watch_statements;
 mod watch_triggers;
 mod watches;

@@ -12,12 +12,13 @@ use crate::tracking::{Tracked, Way, leases_name};
 use crate::{watch_registry, watches};
 
 /// Statements that are files.
-pub(crate) const FILES: [(&str, &str); 4] = [
+pub(crate) const FILES: [(&str, &str); 5] = [
     ("watch_findings.sql", include_str!("sql/watch_findings.sql")),
     (
         "watch_global_state.sql",
         include_str!("sql/watch_global_state.sql"),
     ),
+    ("watch_rights.sql", include_str!("sql/watch_rights.sql")),
     ("watch_tracked.sql", include_str!("sql/watch_tracked.sql")),
     ("watches.sql", include_str!("sql/watches.sql")),
 ];
@@ -266,6 +267,34 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    /// A maker that was granted what the guides say would otherwise be refused.
+    #[test]
+    fn whoever_makes_watches_is_asked_for_what_the_guides_grant() {
+        let asked = include_str!("sql/watch_rights.sql");
+        for guide in [
+            include_str!("../../../docs/sqlserver.md"),
+            include_str!("../../../docs/watches.md"),
+        ] {
+            let granted: Vec<&str> = guide
+                .lines()
+                .filter_map(|line| line.strip_prefix("grant ")?.strip_suffix(" to app_maker;"))
+                .collect();
+            for right in [
+                "create table",
+                "create function",
+                "create view",
+                "alter",
+                "references",
+            ] {
+                assert!(
+                    granted.iter().any(|rights| rights.contains(right)),
+                    "{right}: {granted:?}"
+                );
+                assert!(asked.contains(&format!("N'{right}")), "{right}: {asked}");
+            }
+        }
     }
 
     /// Versions alone do not tell that change tracking was off for a while.

@@ -20,7 +20,7 @@ use crate::table_trigger::give_up;
 use crate::table_trigger::in_use;
 use crate::tracking::{Stored, Tracked, exists, function_sql, leases_name};
 use crate::watch_triggers::Triggers;
-use crate::{SqlServerStore, json, watch_findings, watch_registry};
+use crate::{SqlServerStore, json, watch_findings, watch_registry, watch_rights};
 
 #[async_trait]
 impl WatchStore for SqlServerStore {
@@ -243,6 +243,9 @@ impl Opening {
             definition: spec.definition.clone(),
         };
         let begins = known.is_none() || !exists(connection, &leases).await?;
+        if begins {
+            watch_rights::check_make(connection).await?;
+        }
         // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
         let noted = stored.is_some_and(|stored| stored.way == tracked.way);
         if noted && begins {
