@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
-use changefeed_core::{BatchOutcome, Kind, Step, WatchSettings, WatchSpec};
+use changefeed_core::{BatchOutcome, Kind, Step, WatchFrom, WatchSettings, WatchSpec};
 use changefeed_testkit::backend::{Session, SqlServerBackend, eventually_true};
 use changefeed_testkit::watching::{Scene, failed, ids, quick, seen, spec, take_all};
 use serde_json::json;
@@ -280,6 +280,38 @@ async fn watches_of_one_table_come_and_go_together() {
     let ours = "select count(*) from sys.objects where name like 'changes_%' \
                 and schema_id = schema_id('changefeed')";
     assert_eq!(app.number(ours).await, 0);
+}
+
+/// Some at a time, until nothing is left.
+#[tokio::test]
+async fn what_was_noted_for_nobody_is_forgotten_however_much_it_is() {
+    let scene = scene().await;
+    let app = &scene.app;
+    app.run(&format!("drop table {}", scene.watch.leases_table))
+        .await;
+    app.run(
+        "insert into orders select top (20001) row_number() over (order by a.object_id), 'x' \
+         from sys.all_columns a cross join sys.all_columns b",
+    )
+    .await;
+    let log = format!(
+        "select count(*) from changefeed.changes_{}",
+        scene.watch.table_id
+    );
+    assert_eq!(app.number(&log).await, 20001);
+    scene.store.open_watch(&spec("f", "orders")).await.unwrap();
+    assert_eq!(app.number(&log).await, 0);
+    assert!(scene.all(100).await.is_empty());
+    app.run("delete from orders where id > 1").await;
+    scene
+        .store
+        .reset_watch(&scene.watch, WatchFrom::Beginning)
+        .await
+        .unwrap();
+    assert_eq!(
+        scene.all(100).await,
+        [[(Insert, json!({"id": 1, "note": "x"}))]]
+    );
 }
 
 /// Where a key could not be noted, the application's write would fail.
