@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, Settled, Take, Watch, WatchSettings, crash_point,
 };
+pub(crate) use moving::missed_sql;
 use tiberius::{Row, ToSql};
 
 use crate::SqlServerStore;

@@ -9,6 +9,7 @@ use changefeed_core::{
 
 use crate::connection::Connection;
 use crate::source::Table;
+use crate::watch_triggers::Triggers;
 use crate::watches::{self, Opening};
 use crate::{SqlServerStore, feeds, table_trigger, triggers};
 
@@ -39,6 +40,8 @@ impl DefinitionStore for SqlServerStore {
                 touched.take(&mut connection, step, &mut openings).await?;
                 crash_point("apply.step");
             }
+            let triggers = std::mem::take(&mut touched.triggers);
+            triggers.settle(&mut connection).await?;
             connection.commit().await?;
             Ok(touched)
         };
@@ -75,6 +78,8 @@ struct Touched {
     opened: Vec<Watch>,
     dropped: Vec<Watch>,
     dropped_triggers: bool,
+    /// Triggers of watches, which wait for the other steps.
+    triggers: Triggers,
 }
 
 impl Touched {
@@ -113,11 +118,12 @@ impl Touched {
             }
             Step::PutWatch(spec) => {
                 if let Some(opening) = openings.pop_front() {
-                    self.opened.push(opening.make(connection, spec).await?);
+                    let watch = opening.make(connection, spec, &mut self.triggers).await?;
+                    self.opened.push(watch);
                 }
             }
             Step::DropWatch(watch) => {
-                watches::remove(connection, watch).await?;
+                watches::remove(connection, watch, &mut self.triggers).await?;
                 self.dropped.push(watch.clone());
             }
         }

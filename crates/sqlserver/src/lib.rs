@@ -46,7 +46,9 @@ mod wake;
 mod watch_findings;
 mod watch_key;
 mod watch_registry;
+mod watch_rights;
 mod watch_statements;
+mod watch_triggers;
 mod watches;
 
 use std::sync::Arc;

@@ -4,11 +4,10 @@
 use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill};
 
 use crate::connection::Connection;
-use crate::platform::Platform;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
 use crate::watch_key::{self, StoredKey, names, same};
-use crate::{capture, quote};
+use crate::{capture, quote, watch_rights};
 
 /// Who notes the changes of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,7 +80,7 @@ impl Tracked {
         if way == Way::Trigger {
             capture::check_owner(&table)?;
         }
-        check_rights(connection, &table, way).await?;
+        watch_rights::check_work(connection, &table, way).await?;
         watch_key::check_length(&table)?;
         Ok((Tracked::of(table, way), stored))
     }
@@ -127,7 +126,7 @@ impl Tracked {
     }
 
     pub(crate) fn log(&self) -> String {
-        format!("changes_{}", self.table.id)
+        log_name(self.table.id)
     }
 
     fn columns_sql(&self) -> String {
@@ -243,6 +242,16 @@ pub(crate) fn tracked_in(table_id: i32) -> String {
     )
 }
 
+/// A function, as SQL: of our column's type, because a text of another one may not be found by its index.
+pub(crate) fn function_sql(function_id: &str) -> String {
+    format!("convert(varchar(16), {})", quote::literal(function_id))
+}
+
+/// Where the trigger of a table notes its changes.
+pub(crate) fn log_name(table_id: i32) -> String {
+    format!("changes_{table_id}")
+}
+
 /// The backlog of a function on a table.
 pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
     format!("leases_{function_id}_{table_id}")
@@ -277,38 +286,6 @@ async fn native(connection: &mut Connection, table: &Table) -> Result<Way> {
         )));
     }
     Ok(Way::Native)
-}
-
-/// Refuses what would fail later, and names what is missing.
-async fn check_rights(connection: &mut Connection, table: &Table, way: Way) -> Result<()> {
-    let row = connection
-        .one(
-            "select convert(int, has_perms_by_name(@P1, 'OBJECT', 'SELECT')), \
-             convert(int, has_perms_by_name(@P1, 'OBJECT', 'VIEW CHANGE TRACKING')), \
-             convert(nvarchar(128), user_name())",
-            &[&table.sql],
-        )
-        .await?;
-    // Babelfish does not find a table whose name has quotes in it.
-    let asked = connection.platform() == Platform::SqlServer;
-    let lacks = |at: usize| asked && row.get::<i32, _>(at) == Some(0);
-    let right = if lacks(0) {
-        "select"
-    } else if way == Way::Native && lacks(1) {
-        "view change tracking"
-    } else {
-        return Ok(());
-    };
-    let user = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
-    let what = match right {
-        "select" => "read",
-        _ => "see the change tracking of",
-    };
-    Err(Error::new(
-        Kind::Permission,
-        format!("the database user may not {what} {}", table.name),
-    )
-    .advise(format!("grant {right} on {} to {user}", table.sql)))
 }
 
 pub(crate) fn dropped(name: &WatchName) -> Error {

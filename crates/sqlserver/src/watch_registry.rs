@@ -4,12 +4,16 @@ use changefeed_core::{
     Error, Kind, Result, TableName, Watch, WatchDefinition, WatchFrom, WatchName, WatchSpec, fill,
 };
 
-use crate::backlog::{Backlog, lock, send};
+use crate::backlog::{Backlog, lock, missed_sql, send};
 use crate::connection::Connection;
 use crate::quote;
 use crate::tracking::{
-    Stored, Tracked, Way, dropped, exists, leases_name, remove_trigger, tracked_in, trigger_state,
+    Stored, Tracked, Way, dropped, exists, function_sql, leases_name, tracked_in, trigger_state,
 };
+use crate::watch_triggers::{Triggers, remove_log};
+
+/// Noted changes that are forgotten at a time.
+const FORGET: u32 = 10_000;
 
 /// One who makes or removes something of a table at a time; workers do not need this.
 fn registering(table_id: i32) -> String {
@@ -37,7 +41,8 @@ pub(crate) struct Known {
 pub(crate) async fn known(connection: &mut Connection, name: &WatchName) -> Result<Option<Known>> {
     let rows = connection
         .query(
-            "select table_id, [columns], definition from changefeed.watch where name = @P1",
+            "select table_id, [columns], definition from changefeed.watch \
+             where name = convert(varchar(100), @P1)",
             &[&name.as_str()],
         )
         .await?;
@@ -84,11 +89,12 @@ pub(crate) async fn elsewhere(
     .advise("give the function another name, or drop that watch"))
 }
 
-/// Makes sure that changes of the table are noted.
+/// Makes sure that changes of the table are noted, once the triggers are settled.
 pub(crate) async fn ensure_table(
     connection: &mut Connection,
     tracked: &Tracked,
     stored: Option<&Stored>,
+    triggers: &mut Triggers,
 ) -> Result<()> {
     let id = tracked.id();
     let key = serde_json::to_string(&tracked.stored_key())
@@ -96,15 +102,17 @@ pub(crate) async fn ensure_table(
     let Some(stored) = stored else {
         connection.batch(&new_table_sql(tracked, &key)).await?;
         if tracked.way == Way::Trigger {
-            connection.batch(&tracked.log_sql()).await?;
-            tracked.put_trigger(connection).await?;
+            // One that is there is of a watch that is dropped in the same transaction.
+            ensure_log(connection, tracked, Log::New).await?;
+            triggers.put(tracked);
         }
         return Ok(());
     };
-    let mut missed = None;
+    let (mut missed, mut log) = (None, Log::Kept);
     let mut altered = tracked.stored_key() != stored.key;
     if altered && !follow_names(connection, tracked, stored).await? {
-        start_over(connection, tracked, stored.way).await?;
+        start_over(connection, tracked).await?;
+        log = Log::New;
         missed = Some("the table has another primary key");
     }
     if tracked.way != stored.way {
@@ -112,25 +120,29 @@ pub(crate) async fn ensure_table(
         altered = true;
     }
     if tracked.way == Way::Trigger {
-        let has_log = exists(connection, &tracked.log()).await?;
-        if !has_log {
-            connection.batch(&tracked.log_sql()).await?;
-        }
-        let state = trigger_state(connection, id).await?;
-        if state != Some(true) || !has_log {
+        let had_log = ensure_log(connection, tracked, log).await?;
+        let noted = triggers.comes(id) || trigger_state(connection, id).await? == Some(true);
+        if !noted || !had_log {
             missed = missed.or(Some(
                 "the trigger that notes changes was missing or disabled",
             ));
         }
-        if state != Some(true) || altered || stored.columns != tracked.columns {
-            tracked.put_trigger(connection).await?;
+        if !noted || altered || stored.columns != tracked.columns {
+            triggers.put(tracked);
         }
     }
     if altered || stored.columns != tracked.columns {
         connection.batch(&altered_table_sql(tracked, &key)).await?;
     }
     if let Some(missed) = missed {
-        connection.batch(&missed_sql(id, missed)).await?;
+        let mut with_backlog = Vec::new();
+        for function in functions(connection, id).await? {
+            if exists(connection, &leases_name(&function, i64::from(id))).await? {
+                with_backlog.push(function);
+            }
+        }
+        let missed_sql = missed_because_sql(id, &with_backlog, missed);
+        connection.batch(&missed_sql).await?;
         tracing::error!(
             table = %tracked.table.name, missed,
             "changes of a watched table were missed: all its rows are handed over again, as updates; \
@@ -144,6 +156,27 @@ pub(crate) async fn ensure_table(
         }
     }
     Ok(())
+}
+
+/// What becomes of changes that a trigger has noted until now.
+#[derive(Clone, Copy, PartialEq)]
+enum Log {
+    Kept,
+    /// They are of another key, or were for somebody else.
+    New,
+}
+
+/// Makes the table where the trigger notes changes, where there is none, or another one is to be. Returns
+/// whether there was one.
+async fn ensure_log(connection: &mut Connection, tracked: &Tracked, log: Log) -> Result<bool> {
+    let had_log = exists(connection, &tracked.log()).await?;
+    if had_log && log == Log::New {
+        remove_log(connection, tracked.id()).await?;
+    }
+    if !had_log || log == Log::New {
+        connection.batch(&tracked.log_sql()).await?;
+    }
+    Ok(had_log)
 }
 
 /// Remembers a table that nobody has watched before.
@@ -161,7 +194,7 @@ pub(crate) fn new_table_sql(tracked: &Tracked, key: &str) -> String {
         "insert into changefeed.watched_table \
            (table_id, last_version, native, tracked_version, tracked_in, [key], [columns]) \
          select {}, datediff_big(millisecond, convert(datetime2(3), '19700101', 112), \
-                                 sysutcdatetime()) * 1048576 + abs(checksum(newid())) % 1048576, \
+                                 sysutcdatetime()) * 1048576 + abs(convert(bigint, checksum(newid()))) % 1048576, \
            {native}, {now}, {noted}, {}, {}",
         tracked.id(),
         quote::literal(key),
@@ -183,13 +216,12 @@ pub(crate) fn altered_table_sql(tracked: &Tracked, key: &str) -> String {
     )
 }
 
-/// Lets all functions of a table be handed all rows, because changes were missed.
-pub(crate) fn missed_sql(table_id: i32, missed: &str) -> String {
+/// Lets functions of a table be handed all rows, because changes were missed.
+pub(crate) fn missed_because_sql(table_id: i32, functions: &[String], missed: &str) -> String {
     format!(
-        "update changefeed.watched_table set missed_at = sysutcdatetime(), missed = {} \
-           where table_id = {table_id}; \
-         update changefeed.watch set loading = 1, loaded_to = null where table_id = {table_id}",
-        quote::literal(missed)
+        "declare @missed nvarchar(400) = {};\n{}",
+        quote::literal(missed),
+        missed_sql(table_id, functions)
     )
 }
 
@@ -235,15 +267,8 @@ async fn follow_names(
     Ok(true)
 }
 
-/// Makes our tables anew for another key.
-async fn start_over(connection: &mut Connection, tracked: &Tracked, before: Way) -> Result<()> {
-    if before == Way::Trigger {
-        remove_trigger(connection, tracked.id()).await?;
-    }
-    let log = tracked.log();
-    connection
-        .batch(&format!("drop table if exists changefeed.{log}"))
-        .await?;
+/// Makes the backlogs anew for another key.
+async fn start_over(connection: &mut Connection, tracked: &Tracked) -> Result<()> {
     for function in functions(connection, tracked.id()).await? {
         let leases = leases_name(&function, i64::from(tracked.id()));
         connection
@@ -320,7 +345,8 @@ pub(crate) async fn register(
     }
     let same_id = connection
         .query(
-            "select name from changefeed.watch where function_id = @P1 and name <> @P2",
+            "select name from changefeed.watch \
+             where function_id = convert(varchar(16), @P1) and name <> @P2",
             &[&watch.function_id, &spec.name.as_str()],
         )
         .await?;
@@ -363,7 +389,7 @@ pub(crate) async fn register(
         .execute(
             "insert into changefeed.global_state (function_id, table_id) \
              select @P1, @P2 where not exists (select 1 from changefeed.global_state s \
-               where s.function_id = @P1 and s.table_id = @P2)",
+               where s.function_id = convert(varchar(16), @P1) and s.table_id = @P2)",
             &[&watch.function_id, &tracked.id()],
         )
         .await?;
@@ -393,7 +419,7 @@ pub(crate) fn known_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) ->
            max_changes_per_worker = coalesce({per_worker}, max_changes_per_worker) \
          where function_id = {}",
         i32::from(columns),
-        quote::literal(&watch.function_id)
+        function_sql(&watch.function_id)
     ))
 }
 
@@ -404,7 +430,7 @@ pub(crate) fn new_watch_sql(spec: &WatchSpec, watch: &Watch, columns: bool) -> R
            (name, function_id, table_id, definition, [columns], max_changes_per_worker, loading) \
          values ({}, {}, {}, {definition}, {}, coalesce({per_worker}, 1000), {})",
         quote::literal(spec.name.as_str()),
-        quote::literal(&watch.function_id),
+        function_sql(&watch.function_id),
         watch.table_id,
         i32::from(columns),
         match spec.from {
@@ -453,9 +479,14 @@ async fn hand_over(connection: &mut Connection, tracked: &Tracked, watch: &Watch
 
 pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
     match tracked.way {
+        // Some at a time, each a transaction of its own: every row is a lock until its end.
         Way::Trigger => format!(
-            "if object_id(N'changefeed.{0}') is not null \
-               delete from changefeed.{0} with (readcommittedlock, readpast, rowlock)",
+            "declare @gone int = {FORGET}; \
+             while @gone >= {FORGET} and object_id(N'changefeed.{0}') is not null \
+             begin \
+               delete top ({FORGET}) from changefeed.{0} with (readcommittedlock, readpast, rowlock); \
+               set @gone = @@rowcount; \
+             end",
             tracked.log()
         ),
         Way::Native => format!(
@@ -467,12 +498,17 @@ pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
     }
 }
 
-/// Removes a function, and what notes the changes of its table if it was the last.
-pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result<()> {
+/// Removes a function, and, once the triggers are settled, what notes the changes of its table if it was the
+/// last.
+pub(crate) async fn remove(
+    connection: &mut Connection,
+    watch: &Watch,
+    triggers: &mut Triggers,
+) -> Result<()> {
     let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
     let gone = connection
         .execute(
-            "delete from changefeed.watch where name = @P1",
+            "delete from changefeed.watch where name = convert(varchar(100), @P1)",
             &[&watch.name.as_str()],
         )
         .await?;
@@ -485,7 +521,7 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
         format!("drop table if exists changefeed.{leases}"),
         format!(
             "delete from changefeed.global_state where function_id = {}",
-            quote::literal(&watch.function_id)
+            function_sql(&watch.function_id)
         ),
         format!(
             "update changefeed.watched_table set generation = generation + 1 \
@@ -499,11 +535,8 @@ pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result
     }
     let stored = Stored::load(connection, table_id).await?;
     if stored.is_some_and(|stored| stored.way == Way::Trigger) {
-        remove_trigger(connection, table_id).await?;
+        triggers.remove(table_id);
     }
-    let last = format!(
-        "drop table if exists changefeed.changes_{table_id}; \
-         delete from changefeed.watched_table where table_id = {table_id}"
-    );
+    let last = format!("delete from changefeed.watched_table where table_id = {table_id}");
     connection.batch(&last).await
 }

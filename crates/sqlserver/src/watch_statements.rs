@@ -12,19 +12,20 @@ use crate::tracking::{Tracked, Way, leases_name};
 use crate::{watch_registry, watches};
 
 /// Statements that are files.
-pub(crate) const FILES: [(&str, &str); 4] = [
+pub(crate) const FILES: [(&str, &str); 5] = [
     ("watch_findings.sql", include_str!("sql/watch_findings.sql")),
     (
         "watch_global_state.sql",
         include_str!("sql/watch_global_state.sql"),
     ),
+    ("watch_rights.sql", include_str!("sql/watch_rights.sql")),
     ("watch_tracked.sql", include_str!("sql/watch_tracked.sql")),
     ("watches.sql", include_str!("sql/watches.sql")),
 ];
 
 /// Files with blanks, and parts of others.
 #[cfg(test)]
-pub(crate) const TEMPLATES: [&str; 28] = [
+pub(crate) const TEMPLATES: [&str; 29] = [
     "watch_changes_noted.sql",
     "watch_changes_tracked.sql",
     "watch_claim.sql",
@@ -38,6 +39,7 @@ pub(crate) const TEMPLATES: [&str; 28] = [
     "watch_log.sql",
     "watch_look.sql",
     "watch_missed.sql",
+    "watch_missed_function.sql",
     "watch_move.sql",
     "watch_move_function.sql",
     "watch_newer.sql",
@@ -111,7 +113,14 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
             "altered table",
             watch_registry::altered_table_sql(&tracked, key),
         ),
-        ("missed", watch_registry::missed_sql(1, "it's gone")),
+        (
+            "missed",
+            watch_registry::missed_because_sql(
+                tracked.id(),
+                std::slice::from_ref(&function),
+                "it's gone",
+            ),
+        ),
         (
             "forgotten changes",
             watch_registry::forget_changes_sql(&tracked),
@@ -211,6 +220,81 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    /// Numbers of before and after a loss cannot be compared; whoever moves changes must not do so.
+    #[test]
+    fn what_waits_forgets_its_place_before_changes_after_a_loss_are_moved() {
+        let all: Vec<String> = ["take", "move"]
+            .iter()
+            .flat_map(|part| statements_named(&format!("watch {part} of")))
+            .filter(|sql| sql.contains("changetable"))
+            .collect();
+        assert!(!all.is_empty());
+        for sql in all {
+            let forgotten = sql.find("set _changefeed_order = 0").unwrap();
+            let compared = sql.find("n.newest < q._changefeed_order").unwrap();
+            assert!(forgotten < compared, "{sql}");
+        }
+    }
+
+    /// A version that is asked for within a snapshot may be later than the snapshot.
+    #[test]
+    fn the_version_of_change_tracking_is_asked_for_before_anything_is_read() {
+        let all = statements_named("watch move of");
+        let native = all.iter().filter(|sql| sql.contains("changetable"));
+        assert!(native.clone().count() > 0);
+        for sql in native {
+            let begins = "isolation level snapshot;\n    begin transaction;\n    \
+                          set @until = change_tracking_current_version();\n    select @since";
+            assert_eq!(sql.matches(begins).count(), 1, "{sql}");
+        }
+    }
+
+    /// A text of another type than a column's may not be found by an index.
+    #[test]
+    fn functions_are_found_by_their_index() {
+        let mut seen = 0;
+        for (name, sql) in statements(nasty_tables()) {
+            for (at, what) in sql.match_indices("function_id = ") {
+                seen += 1;
+                let value = &sql[at + what.len()..];
+                let fits = ["convert(varchar(16), ", "'", "w."];
+                assert!(
+                    fits.iter().any(|fit| value.starts_with(fit)),
+                    "{name}: {sql}"
+                );
+            }
+        }
+        assert!(seen > 0);
+    }
+
+    /// A maker that was granted what the guides say would otherwise be refused.
+    #[test]
+    fn whoever_makes_watches_is_asked_for_what_the_guides_grant() {
+        let asked = include_str!("sql/watch_rights.sql");
+        for guide in [
+            include_str!("../../../docs/sqlserver.md"),
+            include_str!("../../../docs/watches.md"),
+        ] {
+            let granted: Vec<&str> = guide
+                .lines()
+                .filter_map(|line| line.strip_prefix("grant ")?.strip_suffix(" to app_maker;"))
+                .collect();
+            for right in [
+                "create table",
+                "create function",
+                "create view",
+                "alter",
+                "references",
+            ] {
+                assert!(
+                    granted.iter().any(|rights| rights.contains(right)),
+                    "{right}: {granted:?}"
+                );
+                assert!(asked.contains(&format!("N'{right}")), "{right}: {asked}");
+            }
+        }
     }
 
     /// Versions alone do not tell that change tracking was off for a while.

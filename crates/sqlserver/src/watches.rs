@@ -18,8 +18,9 @@ use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
 use crate::table_trigger::give_up;
 use crate::table_trigger::in_use;
-use crate::tracking::{Stored, Tracked, exists, leases_name};
-use crate::{SqlServerStore, json, quote, watch_findings, watch_registry};
+use crate::tracking::{Stored, Tracked, exists, function_sql, leases_name};
+use crate::watch_triggers::Triggers;
+use crate::{SqlServerStore, json, watch_findings, watch_registry, watch_rights};
 
 #[async_trait]
 impl WatchStore for SqlServerStore {
@@ -27,7 +28,13 @@ impl WatchStore for SqlServerStore {
         let mut connection = self.connection().await?;
         let opening = Opening::look(&mut connection, spec, false).await?;
         connection.begin().await?;
-        let watch = match opening.make(&mut connection, spec).await {
+        let made = async {
+            let mut triggers = Triggers::default();
+            let watch = opening.make(&mut connection, spec, &mut triggers).await?;
+            triggers.settle(&mut connection).await?;
+            Ok(watch)
+        };
+        let watch = match made.await {
             Ok(watch) => watch,
             Err(error) => {
                 give_up(&mut connection).await;
@@ -146,14 +153,15 @@ impl WatchStore for SqlServerStore {
             );
             connection.batch(&came).await?;
         }
+        // Nobody else is there: one lock instead of one for each row, however many they are.
         let forget = format!(
-            "delete from changefeed.{leases}; \
+            "delete from changefeed.{leases} with (tablockx); \
              update changefeed.watch set loading = {}, loaded_to = null where function_id = {}",
             match from {
                 WatchFrom::Beginning => "0",
                 WatchFrom::Now => "null",
             },
-            quote::literal(&watch.function_id)
+            function_sql(&watch.function_id)
         );
         connection.batch(&forget).await?;
         connection.commit().await?;
@@ -165,7 +173,12 @@ impl WatchStore for SqlServerStore {
     async fn drop_watch(&self, watch: &Watch) -> Result<()> {
         let mut connection = self.connection().await?;
         connection.begin().await?;
-        if let Err(error) = remove(&mut connection, watch).await {
+        let removed = async {
+            let mut triggers = Triggers::default();
+            remove(&mut connection, watch, &mut triggers).await?;
+            triggers.settle(&mut connection).await
+        };
+        if let Err(error) = removed.await {
             give_up(&mut connection).await;
             return Err(error);
         }
@@ -230,6 +243,9 @@ impl Opening {
             definition: spec.definition.clone(),
         };
         let begins = known.is_none() || !exists(connection, &leases).await?;
+        if begins {
+            watch_rights::check_make(connection).await?;
+        }
         // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
         let noted = stored.is_some_and(|stored| stored.way == tracked.way);
         if noted && begins {
@@ -242,18 +258,24 @@ impl Opening {
         })
     }
 
-    /// Makes what the watch needs, within a transaction that has begun.
+    /// Makes what the watch needs, within a transaction that has begun and settles the triggers last.
     pub(crate) async fn make(
         mut self,
         connection: &mut Connection,
         spec: &WatchSpec,
+        triggers: &mut Triggers,
     ) -> Result<Watch> {
-        let made = self.try_make(connection, spec).await;
+        let made = self.try_make(connection, spec, triggers).await;
         made.map_err(|error| in_use(error, &self.tracked.table.name))?;
         Ok(self.watch)
     }
 
-    async fn try_make(&mut self, connection: &mut Connection, spec: &WatchSpec) -> Result<()> {
+    async fn try_make(
+        &mut self,
+        connection: &mut Connection,
+        spec: &WatchSpec,
+        triggers: &mut Triggers,
+    ) -> Result<()> {
         let Opening {
             watch,
             tracked,
@@ -270,17 +292,21 @@ impl Opening {
         tracked.columns = *columns || !others.is_empty();
         // Somebody else may have made it meanwhile.
         let stored = Stored::load(connection, tracked.id()).await?;
-        watch_registry::ensure_table(connection, tracked, stored.as_ref()).await?;
+        watch_registry::ensure_table(connection, tracked, stored.as_ref(), triggers).await?;
         watch_registry::register(connection, spec, watch, tracked, *columns).await
     }
 }
 
-/// Removes a watch, within a transaction that has begun.
-pub(crate) async fn remove(connection: &mut Connection, watch: &Watch) -> Result<()> {
+/// Removes a watch, within a transaction that has begun and settles the triggers last.
+pub(crate) async fn remove(
+    connection: &mut Connection,
+    watch: &Watch,
+    triggers: &mut Triggers,
+) -> Result<()> {
     let removed = async {
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
         watch_registry::enter(connection, table_id).await?;
-        watch_registry::remove(connection, watch).await
+        watch_registry::remove(connection, watch, triggers).await
     };
     removed.await.map_err(|error| in_use(error, &watch.table))
 }

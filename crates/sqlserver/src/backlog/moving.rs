@@ -38,10 +38,7 @@ impl Backlog {
                 self.tracked_sql(),
                 ", tracked_version = @until, tracked_in = isnull(@noted, tracked_in)",
                 " and tracked_version = @since and isnull(tracked_in, 0) = isnull(@known, 0)",
-                fill(
-                    include_str!("../sql/watch_missed.sql"),
-                    &[("table_id", &self.table_id())],
-                ),
+                missed_sql(self.tracked.id(), &self.functions),
             ),
         };
         fill(
@@ -157,4 +154,27 @@ impl Backlog {
             ],
         )
     }
+}
+
+/// Lets these functions of a table be handed all rows, if it is said in `@missed` what was missed.
+pub(crate) fn missed_sql(table_id: i32, functions: &[String]) -> String {
+    let functions: String = functions
+        .iter()
+        .map(|function| {
+            fill(
+                include_str!("../sql/watch_missed_function.sql"),
+                &[
+                    ("leases", &leases_name(function, i64::from(table_id))),
+                    ("table_id", &table_id.to_string()),
+                ],
+            )
+        })
+        .collect();
+    fill(
+        include_str!("../sql/watch_missed.sql"),
+        &[
+            ("table_id", &table_id.to_string()),
+            ("functions", functions.trim_end()),
+        ],
+    )
 }

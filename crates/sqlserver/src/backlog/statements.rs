@@ -7,7 +7,7 @@ use changefeed_core::{BatchOutcome, Take, WatchSettings, fill};
 use super::{Backlog, lock};
 use crate::events::Span;
 use crate::quote;
-use crate::tracking::{Way, tracked_in};
+use crate::tracking::{Way, function_sql, tracked_in};
 
 const UNLEASED: &str = "_changefeed_lease_owner = null, _changefeed_lease_generation = null, \
      _changefeed_lease_expiration_time = null, _changefeed_retry_time = null";
@@ -59,7 +59,7 @@ impl Backlog {
             &[
                 ("move", &self.move_sql()),
                 ("lease", &self.lease_sql(take)),
-                ("function_id", &quote::literal(&self.function_id)),
+                ("function_id", &function_sql(&self.function_id)),
             ],
         )
     }
@@ -172,7 +172,7 @@ impl Backlog {
             &[
                 ("leases", &self.leases),
                 ("table_id", &self.table_id()),
-                ("function_id", &quote::literal(&self.function_id)),
+                ("function_id", &function_sql(&self.function_id)),
             ],
         )
     }

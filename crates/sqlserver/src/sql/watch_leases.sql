@@ -9,7 +9,8 @@ create table changefeed.{leases} (
     _changefeed_lease_expiration_time datetime2(6) null,
     _changefeed_lease_owner           nvarchar(400) null,
     _changefeed_lease_generation      bigint null,
-    -- Where the newest change was among all changes of the table.
+    -- Where the newest change was among all changes of the table; 0 where that is not known, so that every
+    -- change is newer.
     _changefeed_order                 bigint not null default 0,
     -- A change that came while the row was in process; it is handed over afterwards.
     _changefeed_newer_operation       smallint null,

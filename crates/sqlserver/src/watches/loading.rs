@@ -4,9 +4,9 @@ use changefeed_core::{Result, Watch, crash_point, fill};
 
 use crate::backfill::resume_after;
 use crate::backlog::{lock, send};
-use crate::tracking::{Tracked, leases_name};
+use crate::tracking::{Tracked, function_sql, leases_name};
 use crate::watch_key::{names, numbered, numbered_types, same_numbered};
-use crate::{SqlServerStore, json, quote};
+use crate::{SqlServerStore, json};
 
 /// Existing rows that are loaded at a time.
 const LOAD: &str = "10000";
@@ -18,7 +18,8 @@ impl SqlServerStore {
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
         let loading = connection
             .query(
-                "select 1 from changefeed.watch where function_id = @P1 and loading is not null",
+                "select 1 from changefeed.watch \
+                 where function_id = convert(varchar(16), @P1) and loading is not null",
                 &[&watch.function_id],
             )
             .await?;
@@ -53,7 +54,7 @@ pub(crate) fn load_sql(tracked: &Tracked, function_id: &str) -> String {
         &[
             ("declare", &resume.declare),
             ("k_types", &numbered_types(key)),
-            ("function_id", &quote::literal(function_id)),
+            ("function_id", &function_sql(function_id)),
             ("position", &resume.position),
             ("k", &numbered(key, "")),
             ("chunk", LOAD),
