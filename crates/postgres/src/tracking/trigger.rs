@@ -49,6 +49,13 @@ impl Tracked {
             })?;
         }
         if !self.has(client, trigger).await? {
+            if current.is_some() {
+                tracing::warn!(
+                    table = %self.table.name, trigger = trigger.name,
+                    "a trigger of a watched table was gone, and is made again: what was changed meanwhile \
+                     is not known; `changefeed watch reset --from beginning` hands over all rows"
+                );
+            }
             self.create(client, trigger).await?;
             // It was made by the table's name, which may be another table's by now.
             if !self.has(client, trigger).await? {
