@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use changefeed_core::{Error, Kind, Result};
+use connection_string::AdoNetString;
 use tiberius::{AuthMethod, Client, Config, EncryptionLevel};
 use tokio::net::TcpStream;
 use tokio_util::compat::Compat;
@@ -127,16 +128,19 @@ impl Target {
                     config.port(there);
                     (host, port) = (elsewhere, there);
                 }
-                // What is no error of the server's is a greeting that went wrong.
-                Err(error @ tiberius::error::Error::Protocol(_)) => {
+                // The server was reached, and has said nothing: a greeting that went wrong.
+                Err(
+                    error @ (tiberius::error::Error::Protocol(_)
+                    | tiberius::error::Error::Io { .. }),
+                ) => {
                     return Err(Error::new(
                         Kind::Unavailable,
                         "the server and we could not agree on how to talk",
                     )
                     .advise(
-                        "if the server does not encrypt, add encrypt=off to the URL (everything, \
-                         the password included, can then be read on the way); if it is not a SQL \
-                         Server, correct host and port",
+                        "if the server does not encrypt, add encrypt=off (everything, the password \
+                         included, can then be read on the way); if it is not a SQL Server, correct \
+                         host and port",
                     )
                     .caused_by(error));
                 }
@@ -150,37 +154,157 @@ impl Target {
     }
 }
 
-/// Where the SQL Server Browser listens.
-const BROWSER: u16 = 1434;
+/// What a URL or a connection string says.
+#[derive(Default)]
+struct Parts {
+    host: String,
+    port: Option<u16>,
+    database: Option<String>,
+    user: String,
+    password: String,
+    options: Vec<(String, String)>,
+}
+
+impl Parts {
+    fn target(self) -> Result<Target> {
+        let port = self.port.unwrap_or(1433);
+        let mut config = Config::new();
+        config.host(&self.host);
+        config.port(port);
+        config.encryption(EncryptionLevel::Required);
+        if let Some(database) = &self.database {
+            config.database(database);
+        }
+        let mut trust = Trust::default();
+        let mut file = None;
+        for (key, value) in self.options {
+            match plain(&key).as_str() {
+                "accesstokenfile" => file = Some(value),
+                _ => option(&mut config, &mut trust, &key, &value)?,
+            }
+        }
+        trust.tell(&mut config)?;
+        let token = match (self.user.is_empty(), file) {
+            (false, Some(_)) => {
+                return Err(Error::invalid(
+                    "the database URL names a user and a file with an access token",
+                )
+                .advise("leave one of them out"));
+            }
+            (false, None) => None,
+            (true, Some(path)) => Some(Token::File(path)),
+            (true, None) if std::env::var(TOKEN).is_ok_and(|token| !token.is_empty()) => {
+                Some(Token::Variable)
+            }
+            (true, None) => {
+                return Err(
+                    Error::invalid("the database URL names no user").advise(format!(
+                        "{FORM}, or put an access token into {TOKEN} or into a file that \
+                         access_token_file=… names"
+                    )),
+                );
+            }
+        };
+        if token.is_none() {
+            config.authentication(AuthMethod::sql_server(self.user, self.password));
+        }
+        Ok(Target {
+            config,
+            host: self.host,
+            port,
+            database: self.database,
+            token,
+        })
+    }
+}
+
+/// What other drivers are told, and changes nothing here.
+const OTHERS: [&str; 18] = [
+    "app",
+    "applicationname",
+    "commandtimeout",
+    "connectiontimeout",
+    "connectretrycount",
+    "connectretryinterval",
+    "connecttimeout",
+    "currentlanguage",
+    "maxpoolsize",
+    "minpoolsize",
+    "multipleactiveresultsets",
+    "networklibrary",
+    "packetsize",
+    "persistsecurityinfo",
+    "pooling",
+    "timeout",
+    "workstationid",
+    "wsid",
+];
 
 fn from_ado(text: &str) -> Result<Target> {
-    // The driver's message may quote a value, which may be a password.
-    let config = Config::from_ado_string(text).map_err(|_| {
+    // The parser's message may quote a value, which may be a password.
+    let said: AdoNetString = text.parse().map_err(|_| {
         Error::invalid("this is not a connection string for SQL Server").advise(FORM)
     })?;
-    let address = config.get_addr();
-    let (host, port) = address
-        .rsplit_once(':')
-        .and_then(|(host, port)| Some((host.to_owned(), port.parse().ok()?)))
-        .ok_or_else(|| Error::invalid("the connection string names no server").advise(FORM))?;
-    // The driver gives it the port of the service that knows the ports of instances.
-    let named = |part: &str| part.contains('\\') && !part.contains(',');
-    if port == BROWSER && text.split(';').any(named) {
-        return Err(Error::invalid(
-            "the connection string names an instance, and not the port that it listens at",
-        )
+    let mut parts = Parts::default();
+    for (key, value) in said.iter() {
+        match plain(key).as_str() {
+            "server" | "datasource" | "addr" | "address" | "networkaddress" => {
+                (parts.host, parts.port) = server(value)?;
+            }
+            "database" | "initialcatalog" => parts.database = Some(value.clone()),
+            "userid" | "uid" | "user" => parts.user = value.clone(),
+            "password" | "pwd" => parts.password = value.clone(),
+            "integratedsecurity" | "trustedconnection" | "authentication" => {
+                return Err(Error::invalid(format!(
+                    "{key} is not possible: there are SQL logins, and access tokens for Azure"
+                ))
+                .advise(format!(
+                    "write User Id and Password, or put a token into {TOKEN} or into a file that Access \
+                     Token File=… names"
+                )));
+            }
+            known if OTHERS.contains(&known) => {}
+            _ => parts.options.push((key.clone(), value.clone())),
+        }
+    }
+    if parts.host.is_empty() {
+        return Err(Error::invalid("the connection string names no server").advise(FORM));
+    }
+    parts.target()
+}
+
+/// Host and port of `tcp:HOST\INSTANCE,PORT`.
+fn server(value: &str) -> Result<(String, Option<u16>)> {
+    let place = value.trim().trim_start_matches("tcp:");
+    let (host, port) = match place.split_once(',') {
+        Some((host, port)) => {
+            let port = port.trim().parse().map_err(|e| {
+                Error::invalid(format!("'{port}' is no port"))
+                    .advise("write Server=HOST,PORT")
+                    .caused_by(e)
+            })?;
+            (host, Some(port))
+        }
+        None => (place, None),
+    };
+    let (host, instance) = match host.split_once('\\') {
+        Some((host, instance)) => (host, Some(instance)),
+        None => (host, None),
+    };
+    if let (Some(instance), None) = (instance, port) {
+        return Err(Error::invalid(format!(
+            "the connection string names the instance {instance}, and not the port that it listens at"
+        ))
         .advise(
             "write Server=HOST,PORT; SQL Server Configuration Manager shows the port of an instance, \
              and can give it a fixed one",
         ));
     }
-    Ok(Target {
-        config,
-        host,
-        port,
-        database: None,
-        token: None,
-    })
+    let host = match host.trim() {
+        "(local)" | "." => "localhost",
+        host => host,
+    };
+    Ok((host.to_owned(), port))
 }
 
 fn from_url(text: &str) -> Result<Target> {
@@ -196,56 +320,19 @@ fn from_url(text: &str) -> Result<Target> {
         Some(host) => host.to_string(),
         None => return Err(Error::invalid("the URL names no host").advise(FORM)),
     };
-    let port = url.port().unwrap_or(1433);
-    let mut config = Config::new();
-    config.host(&host);
-    config.port(port);
-    config.encryption(EncryptionLevel::Required);
     let database = decoded(url.path().trim_start_matches('/'))?;
-    let database = (!database.is_empty()).then(|| database.into_owned());
-    if let Some(database) = &database {
-        config.database(database);
-    }
-    let user = decoded(url.username())?;
-    let mut trust = Trust::default();
-    let mut file = None;
-    for (key, value) in url.query_pairs() {
-        match plain(&key).as_str() {
-            "accesstokenfile" => file = Some(value.into_owned()),
-            _ => option(&mut config, &mut trust, &key, &value)?,
-        }
-    }
-    trust.tell(&mut config)?;
-    let token = match (user.is_empty(), file) {
-        (false, Some(_)) => {
-            return Err(
-                Error::invalid("the URL names a user and a file with an access token")
-                    .advise("leave one of them out"),
-            );
-        }
-        (false, None) => None,
-        (true, Some(path)) => Some(Token::File(path)),
-        (true, None) if std::env::var(TOKEN).is_ok_and(|token| !token.is_empty()) => {
-            Some(Token::Variable)
-        }
-        (true, None) => {
-            return Err(Error::invalid("the URL names no user").advise(format!(
-                "{FORM}, or put an access token into {TOKEN} or into a file that \
-                 access_token_file=… names"
-            )));
-        }
-    };
-    if token.is_none() {
-        let password = decoded(url.password().unwrap_or_default())?;
-        config.authentication(AuthMethod::sql_server(user, password));
-    }
-    Ok(Target {
-        config,
+    let options = url.query_pairs();
+    Parts {
         host,
-        port,
-        database,
-        token,
-    })
+        port: url.port(),
+        database: (!database.is_empty()).then(|| database.into_owned()),
+        user: decoded(url.username())?.into_owned(),
+        password: decoded(url.password().unwrap_or_default())?.into_owned(),
+        options: options
+            .map(|(key, value)| (key.into_owned(), value.into_owned()))
+            .collect(),
+    }
+    .target()
 }
 
 /// Whom the server's certificate may be from.
@@ -312,13 +399,14 @@ fn option(config: &mut Config, trust: &mut Trust, key: &str, value: &str) -> Res
         "applicationintent" => config.readonly(value.eq_ignore_ascii_case("readonly")),
         "multisubnetfailover" => config.multi_subnet_failover(value.eq_ignore_ascii_case("true")),
         _ => {
-            return Err(
-                Error::invalid(format!("the URL has an option '{key}' that is not known")).advise(
-                    "there are encrypt, trust_server_certificate, trust_server_certificate_ca, \
+            return Err(Error::invalid(format!(
+                "the database URL has an option '{key}' that is not known"
+            ))
+            .advise(
+                "there are encrypt, trust_server_certificate, trust_server_certificate_ca, \
                      host_name_in_certificate, access_token_file, application_intent and \
                      multi_subnet_failover",
-                ),
-            );
+            ));
         }
     }
     Ok(())
@@ -346,6 +434,8 @@ mod tests {
             "mssql://sa:p%40ss@db.example:1444/shop?Trust_Server_Certificate=true",
             "Server=tcp:db.example,1444;Database=shop;User Id=sa;Password=p@ss",
             r"Server=db.example\SQLEXPRESS,1444;Database=shop;User Id=sa;Password=p\ss",
+            "data source=db.example,1444;initial catalog=shop;uid=sa;pwd='p;ss';encrypt=Optional;Pooling=true",
+            "Server=db.example,1444;User=sa;Password=x;Encrypt=off;TrustServerCertificate=True",
         ] {
             let target = Target::parse(text).unwrap();
             assert_eq!((target.host.as_str(), target.port), ("db.example", 1444));
@@ -372,6 +462,17 @@ mod tests {
             ),
             ("sqlserver://u:secret@h/d?access_token_file=/x", "token"),
             (r"Server=h\SQLEXPRESS;User Id=u;Password=secret", "instance"),
+            ("Server=h,x;User Id=u;Password=secret", "port"),
+            (
+                "Server=h;User Id=u;Password=secret;Encrypt=maybe",
+                "encrypt=maybe",
+            ),
+            (
+                "Server=h;User Id=u;Password=secret;Trust Server Certficate=true",
+                "certficate",
+            ),
+            ("Server=h;Integrated Security=true", "integrated security"),
+            ("Server=h;Database=d", "user"),
         ] {
             let error = Target::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");
