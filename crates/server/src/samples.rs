@@ -18,6 +18,8 @@ use crate::wire::status::{
 
 /// The time between two samples.
 pub(crate) const STEP: Duration = Duration::from_secs(5);
+/// The longest one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// One look at the database.
 #[derive(Debug)]
@@ -71,6 +73,7 @@ impl Samples {
 
     /// Samples until told to stop.
     pub(crate) async fn run(&self, db: Changefeed, own: Own, shutdown: CancellationToken) {
+        let mut first = true;
         loop {
             let began = Instant::now();
             let error = match self.sample(&db, &own).await {
@@ -81,8 +84,12 @@ impl Samples {
                 }
             };
             *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-            // Where counting takes long, at most a twentieth of the time is spent on it.
-            let pause = STEP.max(began.elapsed() * 20);
+            // Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe
+            // the numbers any more. The first one also pays for what is done once.
+            let pause = match std::mem::take(&mut first) {
+                true => STEP,
+                false => (began.elapsed() * 20).clamp(STEP, LONGEST_PAUSE),
+            };
             let rest = pause.saturating_sub(began.elapsed());
             tokio::select! {
                 () = shutdown.cancelled() => return,
