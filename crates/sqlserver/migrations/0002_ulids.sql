@@ -412,6 +412,20 @@ grant execute on changefeed.unlock_ulid_shard to changefeed_writer;
 grant execute on changefeed.ulid_begin to changefeed_writer;
 grant execute on changefeed.ulid_alive to changefeed_writer;
 grant execute on changefeed.ulid_beat to changefeed_writer;
+-- There a procedure of ours needs the rights of whoever calls it.
+--@babelfish grant execute on changefeed.ulid_transaction_id to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_lock_name to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_try_lock to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_locked to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_unlock to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_silence to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_wait to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_forget to changefeed_writer;
+--@babelfish grant execute on changefeed.ulid_enter to changefeed_writer;
+--@babelfish grant select, insert, update, delete on changefeed.shard_ulid to changefeed_writer;
+--@babelfish grant select, insert, update, delete on changefeed.incident to changefeed_writer;
+--@babelfish grant select, insert, update, delete on changefeed.ulid_life to changefeed_writer;
+--@babelfish grant select, insert, update, delete on changefeed.ulid_pulse to changefeed_writer;
 GO
 
 insert into changefeed.schema_version (version) values (2);

@@ -224,6 +224,7 @@ begin
 end;
 GO
 
+--@babelfish grant update on changefeed.event_trigger_id to changefeed_admin;
 grant select on changefeed.event_trigger to changefeed_reader;
 grant select on changefeed.event to changefeed_reader;
 grant select on changefeed.event_attempt to changefeed_reader;

@@ -85,6 +85,7 @@ create table changefeed.global_state (
 );
 GO
 
+--@babelfish grant update on changefeed.change_order to changefeed_admin;
 grant select on changefeed.watched_table to changefeed_reader;
 grant select on changefeed.watch to changefeed_reader;
 grant select on changefeed.global_state to changefeed_reader;

@@ -56,14 +56,12 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
         // Permission denied on an object, a column, a statement; no view of the definition; a trigger
         // that may not be dropped, a table that may not get one.
         229 | 230 | 262 | 297 | 300 | 371 | 916 | 1088 | 2760 | 3701 | 3704 | 8197 | 15151
-        | 15247 | 15562 => Error::new(
-            Kind::Permission,
-            format!("the database user lacks a right: {message}"),
-        )
-        .advise(
-            "grant it, or add the user to changefeed_reader, changefeed_writer or \
-             changefeed_admin; docs/sqlserver.md lists what each may do",
-        ),
+        | 15247 | 15562 => lacks_a_right(&message),
+        UNMAPPED
+            if message.starts_with("permission denied") || message.starts_with("must be owner") =>
+        {
+            lacks_a_right(&message)
+        }
         // ULID transactions: an incident, others at work, judged dead, misuse.
         INCIDENT | 55602 => Error::new(Kind::Busy, message).advise("try again"),
         55603 => Error::new(Kind::Busy, message).advise("do the transaction again"),
@@ -92,6 +90,17 @@ pub(crate) fn db(error: tiberius::error::Error) -> Error {
         ),
         _ => Error::new(Kind::Database, format!("{message} (error {code})")),
     }
+}
+
+fn lacks_a_right(message: &str) -> Error {
+    Error::new(
+        Kind::Permission,
+        format!("the database user lacks a right: {message}"),
+    )
+    .advise(
+        "grant it, or add the user to changefeed_reader, changefeed_writer or changefeed_admin; \
+         docs/sqlserver.md lists what each may do",
+    )
 }
 
 /// Whether a row with this key is there already.

@@ -346,7 +346,8 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
             Severity::Problem,
             format!("its table {table} was dropped, or this user may not see it"),
             format!(
-                "`changefeed trigger drop {name}` removes it; `grant select on {table}` shows the table"
+                "`grant select on {table}` shows the table; if it was dropped, `changefeed trigger drop \
+                 {name}` removes the trigger"
             ),
         ));
         return;

@@ -88,7 +88,8 @@ impl Look {
                 Severity::Problem,
                 "its table was dropped, or this user may not see it".to_owned(),
                 Some(format!(
-                    "`changefeed feed drop {}` removes it; a grant of select shows the table",
+                    "grant select on it to this user; if it was dropped, `changefeed feed drop {}` removes \
+                     the feed",
                     self.name
                 )),
             )];
@@ -161,7 +162,34 @@ impl SqlServerStore {
     /// What keeps changes of feeds from being captured.
     pub(crate) async fn look_at_feeds(&self) -> Result<Vec<Finding>> {
         let looks = self.feed_looks().await?;
-        Ok(looks.iter().flat_map(Look::describe).collect())
+        let mut findings: Vec<Finding> = looks.iter().flat_map(Look::describe).collect();
+        findings.extend(self.left_triggers().await?);
+        Ok(findings)
+    }
+
+    /// Triggers that somebody has left on tables: by deleting what they are for, or by restoring a table.
+    async fn left_triggers(&self) -> Result<Vec<Finding>> {
+        let mut connection = self.connection().await?;
+        let rows = connection
+            .query(include_str!("sql/left_triggers.sql"), &[])
+            .await?;
+        let left = rows.iter().map(|row| {
+            let [schema, name, table] =
+                [0, 1, 2].map(|at| row.get::<&str, _>(at).unwrap_or_default());
+            Finding::new(
+                Severity::Problem,
+                format!("trigger {name}"),
+                format!(
+                    "it is on {schema}.{table} and belongs to nothing: writes to the table may fail"
+                ),
+                format!(
+                    "drop trigger {}.{}",
+                    quote::identifier(schema),
+                    quote::identifier(name)
+                ),
+            )
+        });
+        Ok(left.collect())
     }
 
     /// Makes triggers of feeds anew whose tables were altered.

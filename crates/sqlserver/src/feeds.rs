@@ -36,6 +36,13 @@ impl FeedStore for SqlServerStore {
 
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let mut connection = self.connection().await?;
+        // Whoever may not drop it must not have emptied it.
+        connection
+            .execute(
+                "delete from changefeed.feed where feed_id = @P1 and 1 = 0",
+                &[&feed.id.0],
+            )
+            .await?;
         // The trigger first: nobody may lose a change to a feed that could not be dropped after all.
         connection.begin().await?;
         remove_trigger(&mut connection, feed).await?;

@@ -17,14 +17,22 @@ pub(crate) fn text(column: &Column, alias: &str) -> String {
         "datetime" | "datetime2" | "smalldatetime" | "datetimeoffset" => {
             format!("replace(stuff(convert(varchar(40), {value}, 126), 11, 1, 'T'), ' ', '')")
         }
-        "money" | "smallmoney" => format!("ltrim(rtrim(convert(varchar(40), {value}, 2)))"),
+        // Babelfish rounds money where it makes it a text.
+        "money" | "smallmoney" => {
+            format!("convert(varchar(40), convert(decimal(19, 4), {value}))")
+        }
         "float" | "real" => format!("ltrim(rtrim(convert(varchar(40), {value}, 3)))"),
         "binary" | "varbinary" | "timestamp" | "rowversion" | "image" => {
             format!("changefeed.hex(convert(varbinary(max), {value}))")
         }
         "tinyint" | "smallint" | "int" | "bigint" | "bit" | "decimal" | "numeric"
         | "uniqueidentifier" => format!("convert(varchar(50), {value})"),
-        "sql_variant" => format!("convert(nvarchar(4000), {value})"),
+        // Bytes are no text, and not everywhere made one.
+        "sql_variant" => format!(
+            "case when sql_variant_property({value}, 'BaseType') in ('binary', 'varbinary') \
+             then changefeed.hex(convert(varbinary(8000), {value})) \
+             else convert(nvarchar(4000), {value}) end"
+        ),
         // Of the types that are programs only the text is known.
         "geometry" | "geography" | "hierarchyid" => format!("{value}.ToString()"),
         // Texts that compare in different ways cannot be joined, unless somebody says how the whole does.

@@ -8,7 +8,7 @@ use changefeed_core::{
 };
 
 use crate::connection::Connection;
-use crate::{SqlServerStore, surroundings};
+use crate::{SqlServerStore, quote, surroundings};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 6] = [
@@ -47,10 +47,26 @@ pub fn migration_script() -> String {
 
 async fn installed(connection: &mut Connection) -> Result<SchemaState> {
     let row = connection
-        .one("select object_id(N'changefeed.schema_version')", &[])
+        .one(
+            "select object_id(N'changefeed.schema_version'), \
+             convert(bit, case when schema_id(N'changefeed') is not null \
+               and has_perms_by_name(N'changefeed', N'SCHEMA', N'SELECT') = 0 then 1 else 0 end), \
+             convert(nvarchar(128), user_name())",
+            &[],
+        )
         .await?;
     if row.get::<i32, _>(0).is_none() {
-        return Ok(SchemaState::Missing);
+        if row.get::<bool, _>(1) != Some(true) {
+            return Ok(SchemaState::Missing);
+        }
+        let user = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+        return Err(Error::new(
+            Kind::Permission,
+            "there is a schema changefeed in this database, and this user may see nothing of it",
+        )
+        .advise(format!(
+            "alter role changefeed_admin add member {user}; or changefeed_reader, or changefeed_writer"
+        )));
     }
     let row = connection
         .one(
@@ -92,6 +108,8 @@ impl SchemaStore for SqlServerStore {
 
     async fn uninstall(&self) -> Result<()> {
         let mut connection = self.raw_connection().await?;
+        // Who may see nothing must not believe that there is nothing.
+        installed(&mut connection).await?;
         connection.begin().await?;
         connection.batch(LOCK).await?;
         let foreign: Vec<String> = connection

@@ -272,7 +272,17 @@ impl StoredSource {
     pub(crate) async fn table(&self, connection: &mut Connection, feed: &Feed) -> Result<Table> {
         Table::load(connection, self.table_id)
             .await?
-            .ok_or_else(|| feed.table_dropped())
+            .ok_or_else(|| {
+                Error::not_found(format!(
+                    "the table behind feed '{}' was dropped, or this user may not see it",
+                    feed.name
+                ))
+                .advise(format!(
+                    "grant select on it to this user; if it was dropped, `changefeed feed drop {}` removes \
+                     the feed",
+                    feed.name
+                ))
+            })
     }
 }
 

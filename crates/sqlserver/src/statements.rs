@@ -7,7 +7,7 @@ use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, quote, watch_statements};
 
 /// Statements that are files. Those with blanks are judged when they are filled in, below.
-const FILES: [(&str, &str); 17] = [
+const FILES: [(&str, &str); 18] = [
     ("announce.sql", include_str!("sql/announce.sql")),
     ("instances.sql", include_str!("sql/instances.sql")),
     ("tokens.sql", include_str!("sql/tokens.sql")),
@@ -19,6 +19,7 @@ const FILES: [(&str, &str); 17] = [
     ("feeds.sql", include_str!("sql/feeds.sql")),
     ("foreign_tables.sql", include_str!("sql/foreign_tables.sql")),
     ("feed_triggers.sql", include_str!("sql/feed_triggers.sql")),
+    ("left_triggers.sql", include_str!("sql/left_triggers.sql")),
     ("rights.sql", include_str!("sql/rights.sql")),
     (
         "rights_to_install.sql",

@@ -51,9 +51,13 @@ pub(crate) async fn look(connection: &mut Connection, schema: SchemaState) -> Re
         }
         SchemaState::At(_) => {
             let rights = connection.one(include_str!("sql/rights.sql"), &[]).await?;
+            let denied = match rights.get::<i32, _>(7) {
+                Some(1) => Vec::new(),
+                _ => denied(&rights, &USES),
+            };
             Some(may_work(
                 &server.user,
-                &denied(&rights, &USES),
+                &denied,
                 rights.get::<i32, _>(5) == Some(1),
                 rights.get::<i32, _>(6) == Some(1),
             ))

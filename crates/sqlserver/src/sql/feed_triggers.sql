@@ -5,8 +5,8 @@ select f.feed_id, f.name, s.table_id, s.shard_by, s.shards,
        convert(nvarchar(max), m.definition), convert(bit, isnull(t.is_disabled, 0)),
        convert(bit, case when m.definition is not null then 1
                          when t.object_id is not null then 0
-                         when has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'VIEW DEFINITION') = 0 --@sqlserver
-                          and has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'ALTER') = 0 then 0 --@sqlserver
+                         when has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'VIEW DEFINITION') = 0
+                          and has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'ALTER') = 0 then 0
                          else 1 end)
 from changefeed.feed f
 join changefeed.feed_source s on s.feed_id = f.feed_id and s.kind = 'captured'

@@ -1,9 +1,11 @@
 //! What the roles are for, and what they are not for.
 
-use changefeed_core::{After, ConsumerStore, FeedId};
+use changefeed_core::{After, ConsumerStore, FeedId, TableName};
 use changefeed_core::{FeedStore, Kind, NewFeed, SchemaStore, ShardId, SweepGroup, SweepStore};
-use changefeed_sqlserver::{Platform, SqlServerStore};
-use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, SqlServerSession, name};
+use changefeed_sqlserver::SqlServerStore;
+use changefeed_testkit::backend::{
+    Backend, Session, SqlServerBackend, SqlServerSession, captured, name,
+};
 use changefeed_testkit::run;
 
 const PASSWORD: &str = "Changefeed-Roles-1";
@@ -100,6 +102,12 @@ const KEEPS_A_CURSOR: &str =
 const PUBLISHES: &str = "begin transaction; \
      insert into changefeed.change (feed_id, shard, change_id) \
      values (37, 0, next value for changefeed.change_id); rollback transaction";
+const PUBLISHED: &str = "insert into changefeed.change (feed_id, shard, change_id) \
+     values (37, 0, next value for changefeed.change_id)";
+const ULIDS: &str = "begin transaction; \
+     exec changefeed.begin_ulid_transaction '5f0a6b52-0d0c-4c0a-9a53-9d2a4a3b3c11', 0; \
+     declare @ulid binary(16); exec changefeed.new_ulid @ulid output; \
+     exec changefeed.commit_ulid_transaction; commit transaction";
 const WORKS: [&str; 4] = [
     "exec changefeed.sweep 0",
     "update changefeed.shard set longpoll = 1",
@@ -115,7 +123,17 @@ fn nobody_may_do_anything() {
         each(&session, false, &READS).await;
         each(&session, false, &[KEEPS_A_CURSOR, PUBLISHES]).await;
         each(&session, false, &WORKS).await;
-        drop(session);
+        each(&session, false, &[ULIDS]).await;
+        // It is installed, but not for them.
+        let nobody = SqlServerStore::connect(&scene.url).await.unwrap();
+        for error in [
+            nobody.schema().await.unwrap_err(),
+            nobody.uninstall().await.unwrap_err(),
+        ] {
+            assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+            assert!(error.to_string().contains("may see nothing"), "{error}");
+        }
+        drop((nobody, session));
         scene.end().await;
     });
 }
@@ -136,13 +154,14 @@ fn a_reader_reads_keeps_its_cursor_and_does_nothing_else() {
         assert!(page.unwrap().changes.is_empty());
         assert_eq!(reader.consumers().await.unwrap().len(), 1);
         let error = reader.sweep(SweepGroup(0)).await.unwrap_err();
-        match reader.platform() {
-            Platform::SqlServer => assert_eq!(error.kind(), Kind::Permission, "{error:?}"),
-            // Errors are told apart by their numbers.
-            Platform::Babelfish => {
-                eprintln!("Babelfish has no number for a missing right: {error}")
-            }
-        }
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        // Who may not drop a feed does not empty it either.
+        scene.admin.run(PUBLISHED).await;
+        scene.store.sweep(SweepGroup(0)).await.unwrap();
+        let error = reader.drop_feed(&feeds[0]).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        let page = reader.read(&feeds[0], ShardId(0), After::First, 10).await;
+        assert_eq!(page.unwrap().changes.len(), 1);
         drop((reader, session));
         scene.end().await;
     });
@@ -153,7 +172,7 @@ fn a_writer_publishes_and_does_nothing_else() {
     run(async {
         let scene = scene(Some("changefeed_writer")).await;
         let session = scene.session().await;
-        each(&session, true, &[PUBLISHES]).await;
+        each(&session, true, &[PUBLISHES, ULIDS]).await;
         each(&session, false, &READS).await;
         each(&session, false, &[KEEPS_A_CURSOR]).await;
         each(&session, false, &WORKS).await;
@@ -170,6 +189,9 @@ fn an_admin_does_the_programs_work_within_the_schema() {
             .admin
             .run("create table private (id integer primary key)")
             .await;
+        let table = TableName::qualified("dbo", "private");
+        let feed = captured("private", table, None, 1);
+        let feed = scene.store.create_feed(&feed).await.unwrap();
         let session = scene.session().await;
         each(&session, true, &READS).await;
         each(&session, true, &[KEEPS_A_CURSOR, PUBLISHES]).await;
@@ -177,9 +199,14 @@ fn an_admin_does_the_programs_work_within_the_schema() {
         // The application's own tables are not ours to give.
         each(&session, false, &["select * from dbo.private"]).await;
         // Nor may it have our procedures read them, which their owner may.
+        // What it cannot see it does not leave behind: writes would fail with a trigger of no feed.
+        let store = SqlServerStore::connect(&scene.url).await.unwrap();
+        let error = store.drop_feed(&feed).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Permission, "{error:?}");
+        scene.admin.run("insert into private values (1)").await;
         let spying = "alter procedure changefeed.sweep as select * from dbo.private";
         each(&session, false, &[spying]).await;
-        drop(session);
+        drop((store, session));
         scene.end().await;
     });
 }
