@@ -149,7 +149,7 @@ mod tests {
             ("sqlserver://sa:SEKRET@db/shop", "sqlserver://db:1433/shop"),
             (
                 "Server=db,1500;Database=d;User Id=u;Password=SEKRET",
-                "sqlserver://db:1500",
+                "sqlserver://db:1500/d",
             ),
             ("sqlserver://sa:SEK/RET@db/shop", "sqlserver"),
         ] {
