@@ -20,8 +20,8 @@ FUNCTIONS = set(
     object_id object_name object_schema_name objectproperty objectpropertyex original_login
     parsename patindex power quotename rand rank replace replicate reverse round row_number
     rowcount_big rtrim schema_id schema_name scope_identity serverproperty session_context sign
-    space sqrt str string_agg string_escape string_split stuff substring sum suser_id suser_name
-    suser_sname switchoffset sysdatetime sysdatetimeoffset sysutcdatetime todatetimeoffset
+    space sql_variant_property sqrt str string_agg string_escape string_split stuff substring sum
+    suser_id suser_name suser_sname switchoffset sysdatetime sysdatetimeoffset sysutcdatetime todatetimeoffset
     translate trigger_nestlevel trim type_id type_name typeproperty unicode update upper user_id
     user_name xact_state
     """.split()
