@@ -190,7 +190,10 @@ fn an_admin_does_the_programs_work_within_the_schema() {
             .run("create table private (id integer primary key)")
             .await;
         let table = TableName::qualified("dbo", "private");
-        let feed = captured("private", table, None, 1);
+        let feed = NewFeed {
+            id: Some(FeedId(40)),
+            ..captured("private", table, None, 1)
+        };
         let feed = scene.store.create_feed(&feed).await.unwrap();
         let session = scene.session().await;
         each(&session, true, &READS).await;
