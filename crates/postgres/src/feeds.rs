@@ -175,6 +175,16 @@ pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<(
 }
 
 pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()> {
+    // As everybody who removes changes: first the shards, or we and a trim would wait for each other. Sweeps
+    // pass them by.
+    client
+        .execute(
+            "select from changefeed.shard_definition where feed_id = $1 \
+             order by shard for no key update",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(db)?;
     // What there is goes first, however much: once the trigger goes nobody can use its table until the
     // commit, and once the feed goes nobody can publish.
     unlink(client, feed).await?;

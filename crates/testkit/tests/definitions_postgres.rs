@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use changefeed_core::{
-    Capture, DefinitionStore, Delivery, Error, Kind, Step, Store, TableName, TriggerDefinition,
+    Capture, DefinitionStore, Delivery, Error, Kind, Step, Store, SweepGroup, TableName,
+    TriggerDefinition,
 };
 use changefeed_postgres::PostgresStore;
-use changefeed_testkit::backend::{Backend, PostgresBackend, captured};
+use changefeed_testkit::backend::{Backend, PostgresBackend, captured, eventually_true};
 use changefeed_testkit::{run, watching};
 
 async fn stage() -> (Arc<dyn Backend>, Arc<dyn Store>) {
@@ -189,6 +190,59 @@ fn a_feed_is_made_and_dropped_without_waiting_for_long_transactions() {
         refused(store.drop_feed(&feed).await.unwrap_err());
         app.run("commit").await;
         store.drop_feed(&feed).await.unwrap();
+    });
+}
+
+/// Whoever trims has the shard, and then wants changes; whoever drops must not have these before it.
+#[test]
+fn a_feed_that_is_being_trimmed_is_dropped_afterwards() {
+    run(async {
+        let (backend, store) = stage().await;
+        let feed = captured("b", table("b"), None, 1);
+        let feed = store.create_feed(&feed).await.unwrap();
+        let trim = backend.session().await;
+        trim.run("insert into b default values").await;
+        store.sweep(SweepGroup(0)).await.unwrap();
+        trim.run("begin; select from changefeed.shard_definition for no key update")
+            .await;
+        let dropping = async { store.drop_feed(&feed).await };
+        let trimming = async {
+            let look = backend.session().await;
+            eventually_true("whoever drops it waits", async || {
+                let waits = "select count(*) from pg_stat_activity \
+                             where datname = current_database() and wait_event_type = 'Lock'";
+                look.number(waits).await == 1
+            })
+            .await;
+            trim.run("delete from changefeed.numbered; commit").await;
+        };
+        let (dropped, ()) = tokio::join!(dropping, trimming);
+        dropped.unwrap();
+        assert!(store.feeds().await.unwrap().is_empty());
+    });
+}
+
+/// What is captured between the removal of what there is and that of the trigger goes, too.
+#[test]
+fn a_feed_that_is_dropped_under_its_writers_leaves_nothing() {
+    run(async {
+        let (backend, store) = stage().await;
+        let stop = AtomicBool::new(false);
+        let dropping = async {
+            for _ in 0..5 {
+                let feed = captured("b", table("b"), None, 1);
+                let feed = store.create_feed(&feed).await.unwrap();
+                store.sweep(SweepGroup(0)).await.unwrap();
+                store.drop_feed(&feed).await.unwrap();
+            }
+            stop.store(true, Ordering::Relaxed);
+        };
+        let insert = ["insert into b default values"];
+        let ((), written) = tokio::join!(dropping, write(&*backend, &stop, &insert));
+        assert!(written > 0);
+        let left = "select (select count(*) from changefeed.change_row) \
+                    + (select count(*) from changefeed.change)";
+        assert_eq!(backend.session().await.number(left).await, 0);
     });
 }
 
