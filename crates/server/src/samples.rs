@@ -18,8 +18,8 @@ use crate::wire::status::{
 
 /// The time between two samples.
 pub(crate) const STEP: Duration = Duration::from_secs(5);
-/// The longest one.
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest time between the end of one and the next.
+const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// One look at the database.
 #[derive(Debug)]
@@ -84,13 +84,11 @@ impl Samples {
                 }
             };
             *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-            // Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe
-            // the numbers any more. The first one also pays for what is done once.
-            let pause = match std::mem::take(&mut first) {
+            // The first one also pays for what is done once.
+            let rest = match std::mem::take(&mut first) {
                 true => STEP,
-                false => (began.elapsed() * 20).clamp(STEP, LONGEST_PAUSE),
+                false => rest_after(began.elapsed()),
             };
-            let rest = pause.saturating_sub(began.elapsed());
             tokio::select! {
                 () = shutdown.cancelled() => return,
                 () = tokio::time::sleep(rest) => {}
@@ -112,6 +110,13 @@ impl Samples {
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sample));
         Ok(())
     }
+}
+
+/// Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe the
+/// numbers any more.
+fn rest_after(took: Duration) -> Duration {
+    let least = STEP.saturating_sub(took);
+    (took * 19).clamp(least, LONGEST_REST.max(least))
 }
 
 /// The values of a sample that are kept for charts.
@@ -428,6 +433,19 @@ mod tests {
         assert_eq!(waits_since(&state(100, 5), Some(&known), now), Some(then));
         assert_eq!(waits_since(&state(101, 5), Some(&known), now), Some(now));
         assert_eq!(waits_since(&state(101, 0), Some(&known), now), None);
+    }
+
+    #[test]
+    fn looking_costs_little_and_does_not_stop() {
+        let seconds = Duration::from_secs;
+        assert_eq!(rest_after(Duration::ZERO), STEP);
+        assert_eq!(
+            rest_after(Duration::from_millis(100)),
+            STEP - Duration::from_millis(100)
+        );
+        assert_eq!(rest_after(seconds(1)), seconds(19));
+        assert_eq!(rest_after(seconds(15)), LONGEST_REST);
+        assert_eq!(rest_after(seconds(300)), LONGEST_REST);
     }
 
     #[test]
