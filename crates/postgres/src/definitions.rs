@@ -36,8 +36,11 @@ impl DefinitionStore for PostgresStore {
             }
         };
         crash_point("apply.after_commit");
-        if after.dropped_triggers {
-            triggers::archive_dropped(&**self.client().await?).await;
+        if steps
+            .iter()
+            .any(|step| matches!(step, Step::DropTrigger(_)))
+        {
+            self.archive_dropped().await;
         }
         for feed in after.feeds {
             self.inner.joins.forget(feed);
@@ -100,7 +103,6 @@ struct After {
     feeds: Vec<FeedId>,
     dropped: Vec<String>,
     opened: Vec<Opened>,
-    dropped_triggers: bool,
 }
 
 async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Result<()> {
@@ -130,10 +132,7 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
                 )));
             }
         }
-        Step::DropTrigger(trigger) => {
-            triggers::drop(client, trigger, Patience::Moment).await?;
-            after.dropped_triggers = true;
-        }
+        Step::DropTrigger(trigger) => triggers::drop(client, trigger, Patience::Moment).await?,
         Step::PutWatch(spec) => after
             .opened
             .push(watches::open(client, spec, &spec.table).await?),

@@ -46,12 +46,14 @@ impl TriggerStore for PostgresStore {
     }
 
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = client.transaction().await.map_err(db)?;
-        drop(&*transaction, trigger, Patience::Person).await?;
-        transaction.commit().await.map_err(db)?;
+        {
+            let mut client = self.client().await?;
+            let transaction = client.transaction().await.map_err(db)?;
+            drop(&*transaction, trigger, Patience::Person).await?;
+            transaction.commit().await.map_err(db)?;
+        }
         crash_point("trigger.dropped");
-        archive_dropped(&**client).await;
+        self.archive_dropped().await;
         Ok(())
     }
 
@@ -92,12 +94,35 @@ impl TriggerStore for PostgresStore {
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
-        archive_dropped(&**self.client().await?).await;
+        self.archive_dropped().await;
         self.follow_altered_tables().await
     }
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
         self.look_at_capture().await
+    }
+}
+
+impl PostgresStore {
+    /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
+    /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
+    /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
+    pub(crate) async fn archive_dropped(&self) {
+        if let Err(error) = self.archive_all().await {
+            tracing::warn!(%error, "events of a dropped trigger are not archived yet");
+        }
+    }
+
+    async fn archive_all(&self) -> Result<()> {
+        let client = self.client().await?;
+        let sql = include_str!("sql/event_archive.sql");
+        while client
+            .execute(sql, &[&ARCHIVED_AT_ONCE])
+            .await
+            .map_err(db)?
+            > 0
+        {}
+        Ok(())
     }
 }
 
@@ -172,25 +197,6 @@ pub(crate) async fn drop(
         .await
         .map_err(db)?;
     Ok(())
-}
-
-/// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because nobody
-/// can use the table while its trigger is dropped, and there may be millions. Who does not come to an
-/// end here leaves the rest to whoever looks after triggers; nobody delivers it.
-pub(crate) async fn archive_dropped(client: &impl GenericClient) {
-    loop {
-        let archived = client
-            .execute(include_str!("sql/event_archive.sql"), &[&ARCHIVED_AT_ONCE])
-            .await;
-        match archived.map_err(db) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "events of a dropped trigger are not archived yet");
-                return;
-            }
-        }
-    }
 }
 
 /// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.

@@ -52,11 +52,14 @@ impl DefinitionStore for SqlServerStore {
                 return Err(error);
             }
         };
-        crash_point("apply.after_commit");
-        if touched.dropped_triggers {
-            triggers::archive_dropped(&mut connection).await;
-        }
         drop(connection);
+        crash_point("apply.after_commit");
+        if steps
+            .iter()
+            .any(|step| matches!(step, Step::DropTrigger(_)))
+        {
+            self.archive_dropped().await;
+        }
         for feed in touched.feeds {
             self.inner.joins.forget(feed);
         }
@@ -77,7 +80,6 @@ struct Touched {
     feeds: Vec<FeedId>,
     opened: Vec<Watch>,
     dropped: Vec<Watch>,
-    dropped_triggers: bool,
     /// Triggers of watches, which wait for the other steps.
     triggers: Triggers,
 }
@@ -112,10 +114,7 @@ impl Touched {
                     )));
                 }
             }
-            Step::DropTrigger(trigger) => {
-                triggers::drop(connection, trigger).await?;
-                self.dropped_triggers = true;
-            }
+            Step::DropTrigger(trigger) => triggers::drop(connection, trigger).await?,
             Step::PutWatch(spec) => {
                 if let Some(opening) = openings.pop_front() {
                     let watch = opening.make(connection, spec, &mut self.triggers).await?;

@@ -57,12 +57,14 @@ impl TriggerStore for SqlServerStore {
     }
 
     async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
-        let mut connection = self.connection().await?;
-        connection.begin().await?;
-        drop(&mut connection, trigger).await?;
-        connection.commit().await?;
+        {
+            let mut connection = self.connection().await?;
+            connection.begin().await?;
+            drop(&mut connection, trigger).await?;
+            connection.commit().await?;
+        }
         crash_point("trigger.dropped");
-        archive_dropped(&mut connection).await;
+        self.archive_dropped().await;
         Ok(())
     }
 
@@ -114,9 +116,7 @@ impl TriggerStore for SqlServerStore {
     }
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
-        let mut connection = self.connection().await?;
-        archive_dropped(&mut connection).await;
-        std::mem::drop(connection);
+        self.archive_dropped().await;
         let mut findings = self.follow_feeds().await?;
         findings.extend(self.follow_altered_tables().await?);
         Ok(findings)
@@ -126,6 +126,24 @@ impl TriggerStore for SqlServerStore {
         let mut findings = self.look_at_feeds().await?;
         findings.extend(self.look_at_capture().await?);
         Ok(findings)
+    }
+}
+
+impl SqlServerStore {
+    /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
+    /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
+    /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
+    pub(crate) async fn archive_dropped(&self) {
+        if let Err(error) = self.archive_all().await {
+            tracing::warn!(%error, "events of a dropped trigger are not archived yet");
+        }
+    }
+
+    async fn archive_all(&self) -> Result<()> {
+        let mut connection = self.connection().await?;
+        let sql = include_str!("sql/event_archive.sql");
+        while connection.execute(sql, &[&ARCHIVED_AT_ONCE]).await? > 0 {}
+        Ok(())
     }
 }
 
@@ -205,25 +223,6 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         )
         .await?;
     Ok(())
-}
-
-/// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because nobody
-/// can use the table while its trigger is dropped, and there may be millions. Who does not come to an
-/// end here leaves the rest to whoever looks after triggers; nobody delivers it.
-pub(crate) async fn archive_dropped(connection: &mut Connection) {
-    loop {
-        let archived = connection
-            .execute(include_str!("sql/event_archive.sql"), &[&ARCHIVED_AT_ONCE])
-            .await;
-        match archived {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(%error, "events of a dropped trigger are not archived yet");
-                return;
-            }
-        }
-    }
 }
 
 /// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.
