@@ -1,0 +1,1 @@
+//! HTTP connections that send nothing, too much, or garbage.

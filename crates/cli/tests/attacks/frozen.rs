@@ -1,0 +1,1 @@
+//! A database session that is frozen while everything else goes on.

@@ -1,0 +1,1 @@
+//! Secrets that must survive a round trip without being shown.

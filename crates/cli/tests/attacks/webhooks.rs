@@ -1,0 +1,1 @@
+//! Receivers that close connections at the worst moment.

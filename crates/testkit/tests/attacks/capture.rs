@@ -1,0 +1,1 @@
+//! Table owners who change a table behind a writer's snapshot.

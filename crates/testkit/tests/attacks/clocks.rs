@@ -1,0 +1,1 @@
+//! Clocks that step back and forward.

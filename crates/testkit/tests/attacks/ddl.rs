@@ -1,0 +1,1 @@
+//! DDL on captured tables while sessions are open: no later write may fail.

@@ -1,0 +1,1 @@
+//! Backups that run beside a sweep, and databases that were restored from them.

@@ -1,0 +1,1 @@
+//! Roles with no more than the documented grants.

@@ -1,0 +1,1 @@
+//! Calls whose outcome is unknown: repeated, late, or cut off.

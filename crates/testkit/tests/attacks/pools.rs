@@ -1,0 +1,1 @@
+//! A pool of one connection, frozen sessions and poolers in between.

@@ -1,0 +1,1 @@
+//! Table owners who would like readers to run their code.

@@ -1,0 +1,1 @@
+//! SQLite: rows that REPLACE removes, under triggers, self references and defaults.

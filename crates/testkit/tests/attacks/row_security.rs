@@ -1,0 +1,1 @@
+//! Row-level security that hides rows from us.

@@ -1,0 +1,1 @@
+//! Many shards, and backlogs larger than a time limit.

@@ -1,0 +1,1 @@
+//! Planner statistics that lie.

@@ -1,0 +1,1 @@
+//! Writers who hide what they do to a ULID transaction.

@@ -1,0 +1,1 @@
+//! Table owners who change a watched table, and watches that cost too much.
