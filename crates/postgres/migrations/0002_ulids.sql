@@ -40,6 +40,8 @@ create table changefeed.shard_ulid (
     time      timestamptz(3) not null,
     ulid_high bytea not null check (length(ulid_high) = 8),
     ulid_low  bigint not null,
+    -- The transaction that stored this, by the `base` of its guard.
+    base      bigint,
     primary key (feed_id, shard_id)
 );
 
@@ -58,7 +60,8 @@ create sequence changefeed.sequence as bigint
 -- A row in here makes sure that a ULID transaction cannot be committed without its verification:
 -- see ulid_guard_check(). Unlogged: nothing in it outlives its transaction.
 -- It also holds what the transaction began with. Only our functions write here, while the settings
--- of a session are anybody's: they serve new_ulid(), and nothing else is believed of them.
+-- of a session are anybody's: they serve new_ulid() and say where the guard is, and nothing else is
+-- believed of them.
 create unlogged table changefeed.ulid_guard (
     feed_id     uuid not null,
     shard_id    integer not null,
@@ -78,29 +81,30 @@ begin
     raise exception 'changefeed: %', message using errcode = 'CF004';
 end $$;
 
+-- Runs at COMMIT, after everything that the session could do. It believes no setting, because `reset
+-- all` and `discard all` undo them: commit_ulid_transaction() leaves the number of the transaction
+-- with the shard, and nothing else does.
 create function changefeed.ulid_guard_check() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    -- commit_ulid_transaction() removes the row.
-    if exists (select from changefeed.ulid_guard g
-               where g.ctid = nullif(current_setting('changefeed.ulid_guard', true), '')::tid
-                 and g.base = new.base) then
+    if not exists (select from changefeed.shard_ulid s
+                   where s.feed_id = new.feed_id and s.shard_id = new.shard_id
+                     and s.base = new.base) then
         raise exception 'changefeed: this transaction was not verified by commit_ulid_transaction()'
             using errcode = 'CF004',
                   hint = 'Call begin_ulid_transaction after BEGIN, and commit_ulid_transaction '
                          'directly before COMMIT.';
     end if;
-    -- A prepared transaction would keep the shard's lock and state for as long as it likes, with no
-    -- session that could be judged.
-    if current_query() ~* '(^|;)\s*prepare\s+transaction\s' then
-        raise exception 'changefeed: a ULID transaction cannot be prepared for a second phase'
-            using errcode = 'CF004';
+    -- A number that was published must not be given again after a crash.
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
     end if;
     return null;
 end $$;
 
 create constraint trigger ulid_guard_check after insert on changefeed.ulid_guard
 deferrable initially deferred for each row execute function changefeed.ulid_guard_check();
+alter table changefeed.ulid_guard enable always trigger ulid_guard_check;
 
 create function changefeed.ulid_lock_key(feed_id uuid, shard_id integer, incidents bigint)
 returns bigint language sql stable as $$
@@ -331,6 +335,11 @@ begin
         low := before.ulid_low;
     end if;
     base := nextval('changefeed.sequence');
+    -- A prepared transaction would keep the shard's lock and state for as long as it likes, with no
+    -- session that could be judged. The server prepares no transaction that has used LISTEN, whatever
+    -- is done later in it; with UNLISTEN nothing of it is left after the commit.
+    listen changefeed_ulid_transaction;
+    unlisten changefeed_ulid_transaction;
     insert into changefeed.ulid_guard (feed_id, shard_id, incidents, timeout, time_ms,
                                        before_high, before_low, high, low, base)
     values (ulid_enter.feed_id, ulid_enter.shard_id, ulid_enter.incidents, ulid_enter.timeout,
@@ -465,19 +474,15 @@ begin
                         'its lock was burned', begun.feed_id, begun.shard_id
             using errcode = 'CF003', hint = 'Roll back and do it again.';
     end if;
-    -- A number that was published must not be given again after a crash.
-    if current_setting('synchronous_commit') = 'off' then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
     happens := timestamptz 'epoch' + begun.time_ms * interval '1 millisecond';
     low := begun.low + (nextval('changefeed.sequence') - begun.base);
     if begun.before_high is null then
-        insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low)
-        values (begun.feed_id, begun.shard_id, happens, begun.high, low)
+        insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low, base)
+        values (begun.feed_id, begun.shard_id, happens, begun.high, low, begun.base)
         on conflict do nothing;
     else
         update changefeed.shard_ulid s
-        set time = happens, ulid_high = begun.high, ulid_low = low
+        set time = happens, ulid_high = begun.high, ulid_low = low, base = begun.base
         where s.feed_id = begun.feed_id and s.shard_id = begun.shard_id
           and s.ulid_high = begun.before_high and s.ulid_low = begun.before_low;
     end if;

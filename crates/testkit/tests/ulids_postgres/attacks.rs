@@ -65,20 +65,6 @@ fn ulid_sequence_takes_nothing_but_its_sequence() {
     });
 }
 
-/// A prepared transaction would hold the shard with no session to be judged.
-#[test]
-fn a_ulid_transaction_cannot_be_prepared() {
-    run(async {
-        let scene = scene().await;
-        let session = scene.session().await;
-        for statement in ["begin", &begin(), COMMIT] {
-            session.execute(statement).await.unwrap();
-        }
-        refused(&session, "prepare transaction 'x'", "cannot be prepared").await;
-        write(&scene.store, "goes on").await;
-    });
-}
-
 /// Nulls and nonsense are named, and burn nobody.
 #[test]
 fn nulls_and_nonsense_are_refused() {
