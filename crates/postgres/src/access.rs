@@ -1,18 +1,14 @@
 //! Bearer tokens of the HTTP interface.
 
-use async_trait::async_trait;
-use changefeed_core::{
-    AccessStore, AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId,
-};
+use changefeed_core::{AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
 use tokio_postgres::Row;
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
-#[async_trait]
-impl AccessStore for PostgresStore {
-    async fn tokens(&self) -> Result<Vec<AccessToken>> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn tokens(&self) -> Result<Vec<AccessToken>> {
+        let client = &**self;
         let statement = client
             .prepare_cached(include_str!("sql/tokens.sql"))
             .await
@@ -21,9 +17,9 @@ impl AccessStore for PostgresStore {
         rows.iter().map(token).collect()
     }
 
-    async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
+    pub(crate) async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
         new.validate()?;
-        let client = self.client().await?;
+        let client = &**self;
         let milliseconds = new.expires_after.map(|after| {
             i64::try_from(after.as_millis())
                 .unwrap_or(i64::MAX)
@@ -50,8 +46,8 @@ impl AccessStore for PostgresStore {
             .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
     }
 
-    async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
-        let client = self.client().await?;
+    pub(crate) async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
+        let client = &**self;
         let revoked = client
             .execute(
                 "update changefeed.access_token set revoked_at = clock_timestamp() \

@@ -5,9 +5,10 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::types::ToSql;
 
 use crate::error::db;
+use crate::quote;
+use crate::session::Session;
 use crate::source::{StoredSource, Table};
 use crate::template::fill;
-use crate::{PostgresStore, quote};
 
 /// Tables up to this many rows (by the planner's estimate) are counted exactly.
 const COUNT_EXACTLY: i64 = 1_000_000;
@@ -15,12 +16,13 @@ const COUNT_EXACTLY: i64 = 1_000_000;
 /// A policy that hides rows from us is an error, not a backfill of what is left.
 pub(crate) const ALL_ROWS: &str = "set local row_security = off";
 
-impl PostgresStore {
-    pub(crate) async fn backfill_batch(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+impl Session {
+    pub(crate) async fn backfill(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        feed.require_numbers("backfilled")?;
         if batch == 0 {
             return Err(Error::invalid("a backfill batch needs at least one row"));
         }
-        let mut client = self.client().await?;
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         transaction.batch_execute(ALL_ROWS).await.map_err(db)?;
         let Some(source) = StoredSource::load(&*transaction, feed.id).await? else {

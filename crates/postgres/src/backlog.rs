@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{
     Batch, BatchOutcome, Error, Result, Settled, Take, Watch, WatchSettings, crash_point,
 };
-use deadpool_postgres::Object;
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::GenericClient;
 
 pub(crate) use message::explain;
@@ -21,10 +21,11 @@ use message::{Answer, send, send_or, unexpected};
 use moving::{CHUNK, Texts, functions_sql, is_full};
 
 use crate::error::db;
+use crate::quote;
+use crate::session::Session;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, leases_name, lock};
 use crate::watches::deleted_state;
-use crate::{PostgresStore, quote};
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
 /// look like deleted ones; plans that are right whatever the statistics say: our tables change too fast
@@ -92,22 +93,22 @@ struct Seen {
     stale: bool,
 }
 
-impl PostgresStore {
+impl Session {
     /// The backlog of a watch, as this process knows it.
-    pub(crate) async fn backlog(&self, client: &mut Object, watch: &Watch) -> Result<Arc<Backlog>> {
+    pub(crate) async fn backlog(&mut self, watch: &Watch) -> Result<Arc<Backlog>> {
         let known = {
-            let backlogs = self.inner.backlogs.0.lock();
+            let backlogs = self.known.backlogs.0.lock();
             let backlogs = backlogs.unwrap_or_else(PoisonError::into_inner);
             backlogs.get(&watch.leases_table).cloned()
         };
         if let Some(backlog) = known {
             return Ok(backlog);
         }
-        let transaction = begin(client).await?;
+        let transaction = begin(self).await?;
         let backlog = Arc::new(Backlog::load(&*transaction, watch).await?);
         transaction.commit().await.map_err(db)?;
         let mut backlogs = self
-            .inner
+            .known
             .backlogs
             .0
             .lock()
@@ -119,17 +120,16 @@ impl PostgresStore {
     /// Does something with a backlog; what this process knows of it is forgotten after an error,
     /// because another table or another server may be behind the same name next time.
     pub(crate) async fn with_backlog<T>(
-        &self,
+        &mut self,
         watch: &Watch,
-        act: impl AsyncFnOnce(&Object, &Backlog) -> Result<T>,
+        act: impl AsyncFnOnce(&ClientWrapper, &Backlog) -> Result<T>,
     ) -> Result<T> {
-        let done = async {
-            let mut client = self.client().await?;
-            let backlog = self.backlog(&mut client, watch).await?;
-            act(&client, &backlog).await
+        let done = match self.backlog(watch).await {
+            Ok(backlog) => act(self, &backlog).await,
+            Err(error) => Err(error),
         };
-        done.await.inspect_err(|_| {
-            self.inner.backlogs.forget(&watch.leases_table);
+        done.inspect_err(|_| {
+            self.known.backlogs.forget(&watch.leases_table);
         })
     }
 }
@@ -226,7 +226,11 @@ impl Backlog {
     }
 
     /// Leases the next batch and reads its rows.
-    pub(crate) async fn take(&self, client: &Object, take: Take<'_>) -> Result<Option<Batch>> {
+    pub(crate) async fn take(
+        &self,
+        client: &ClientWrapper,
+        take: Take<'_>,
+    ) -> Result<Option<Batch>> {
         let mut seen = self.seen();
         let pause = (take.settings.interval / 4)
             .clamp(Duration::from_millis(5), Duration::from_millis(250));
@@ -254,7 +258,7 @@ impl Backlog {
         self.take_new(client, take, seen, moving).await
     }
 
-    async fn look(&self, client: &Object, snapshot: &str, floor: i64) -> Result<Look> {
+    async fn look(&self, client: &ClientWrapper, snapshot: &str, floor: i64) -> Result<Look> {
         // Not a prepared statement: one that was planned when the tables were small would read all
         // of them later, dead rows included.
         let sql = format!("select {PLANNER};")
@@ -279,7 +283,7 @@ impl Backlog {
     /// Rows that were tried before, or that their holder has lost.
     async fn take_again(
         &self,
-        client: &Object,
+        client: &ClientWrapper,
         take: Take<'_>,
         seen: &mut Seen,
     ) -> Result<Option<Batch>> {
@@ -359,7 +363,7 @@ impl Backlog {
     /// New changes: moved from the log, and leased in the order of their versions.
     async fn take_new(
         &self,
-        client: &Object,
+        client: &ClientWrapper,
         take: Take<'_>,
         mut seen: Seen,
         moving: bool,
@@ -434,7 +438,7 @@ impl Backlog {
 
     pub(crate) async fn renew(
         &self,
-        client: &Object,
+        client: &ClientWrapper,
         batch: &Batch,
         lease: Duration,
     ) -> Result<u64> {
@@ -452,7 +456,7 @@ impl Backlog {
 
     pub(crate) async fn settle(
         &self,
-        client: &Object,
+        client: &ClientWrapper,
         batch: &Batch,
         outcome: &BatchOutcome,
         settings: &WatchSettings,

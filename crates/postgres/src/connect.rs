@@ -1,11 +1,10 @@
 //! URLs, TLS and the pool.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
-use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use changefeed_core::{Error, Kind, Result};
+use deadpool_postgres::{Hook, HookError, Manager, ManagerConfig, Pool, RecyclingMethod};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
@@ -15,25 +14,45 @@ use tokio_postgres::config::SslMode;
 use tokio_postgres::{Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::PostgresStore;
 use crate::error::db;
 
-/// Connections a store keeps at most, the one that listens not counted.
-const POOL_SIZE: usize = 10;
+/// Connections for work that a store keeps at most, unless the URL says `max_connections`.
+const MOST: usize = 10;
 
-/// What every session of ours is set to, so that neither text forms nor the isolation that
-/// sweeps need depend on the server's or the user's defaults. A database without an encoding holds
-/// any bytes, and must not refuse to hand them out because they are not UTF-8.
-const SESSION: &str = "set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set bytea_output = hex; \
+/// Connections for sweeps. A sweeper uses one at a time; there are more so that one whose server
+/// process does not answer cannot stop the sweepers of other groups.
+const MOST_NUMBERING: usize = 4;
+
+/// The server's limit for a statement, unless a call says otherwise.
+pub(crate) const BRIEF: Duration = Duration::from_secs(10);
+
+/// What every session is set to, so that text forms do not depend on the server's or the user's
+/// defaults. A database without an encoding holds any bytes, and must not refuse to hand them out
+/// because they are not UTF-8.
+const FORMS: &str = "set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set bytea_output = hex; \
      set intervalstyle = postgres; set extra_float_digits = 1; set array_nulls = on; \
      set lc_monetary = 'C'; set xmlbinary = base64; \
-     select set_config('client_encoding', 'SQL_ASCII', false) \
-     where getdatabaseencoding() = 'SQL_ASCII'; \
-     set default_transaction_isolation = 'read committed'";
+     select pg_catalog.set_config('client_encoding', 'SQL_ASCII', false) \
+     from (select 1) one where pg_catalog.getdatabaseencoding() operator(pg_catalog.=) 'SQL_ASCII'; \
+     set default_transaction_isolation = 'read committed'; \
+     set default_transaction_deferrable = off";
+
+/// What our own sessions are set to besides. Nobody else's functions, operators and types: whoever may
+/// create in a schema of the role's path could otherwise have us run them. An error where rows are
+/// hidden from us, because they would look like deleted ones. No transaction that a stopped process
+/// of ours keeps open.
+const OURS: &str = "set search_path = pg_catalog, pg_temp; set row_security = off; set jit = off; \
+     set idle_in_transaction_session_timeout = '60s'; set lock_timeout = 0";
+
+/// A statement is planned with its values each time: a plan that was made for an empty table reads
+/// a grown one row by row. Sweeps do without, because theirs cannot go wrong.
+const PLANNED_WITH_VALUES: &str = "set plan_cache_mode = force_custom_plan";
 
 /// Where to connect, and how.
 pub(crate) struct Target {
     config: Config,
+    /// Connections for work at most.
+    most: usize,
     tls: MakeRustlsConnect,
 }
 
@@ -51,11 +70,36 @@ fn configuration(url: &str) -> Result<Config> {
         })
 }
 
+/// Takes our own option out of a URL: the driver refuses what it does not know.
+fn max_connections(url: &str) -> Result<(String, usize)> {
+    let Some((place, options)) = url.split_once('?') else {
+        return Ok((url.to_owned(), MOST));
+    };
+    let mut most = MOST;
+    let mut others = Vec::new();
+    for option in options.split('&') {
+        match option.strip_prefix("max_connections=") {
+            None => others.push(option),
+            Some(number) => {
+                most = number.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
+                    Error::invalid(format!("'{number}' is not a number of connections"))
+                        .advise("write max_connections=10, or any number from 1 on")
+                })?;
+            }
+        }
+    }
+    let url = match others.is_empty() {
+        true => place.to_owned(),
+        false => format!("{place}?{}", others.join("&")),
+    };
+    Ok((url, most))
+}
+
 /// Where a URL leads, for people: host and database, and nothing of user or password. Where the password
 /// ends is for the driver to say, and nobody else to guess.
 pub fn place(url: &str) -> String {
     let mut place = "postgres".to_owned();
-    let Ok(config) = configuration(url) else {
+    let Ok(config) = max_connections(url).and_then(|(url, _)| configuration(&url)) else {
         return place;
     };
     // A password with an '@' that was not escaped ends up in the host.
@@ -77,7 +121,8 @@ pub fn place(url: &str) -> String {
 
 impl Target {
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let mut config = configuration(url)?;
+        let (url, most) = max_connections(url)?;
+        let mut config = configuration(&url)?;
         let verify = url.contains("sslmode=verify-");
         if config.get_application_name().is_none() {
             config.application_name("changefeed");
@@ -94,10 +139,26 @@ impl Target {
         } else {
             tls(verify)?
         };
-        Ok(Target { config, tls })
+        Ok(Target { config, most, tls })
     }
 
-    pub(crate) fn pool(&self) -> Result<Pool> {
+    /// For everything but numbering and ULID transactions.
+    pub(crate) fn work_pool(&self) -> Result<Pool> {
+        self.pool(self.most, format!("{}; {PLANNED_WITH_VALUES}", ours()))
+    }
+
+    /// For sweeps and their leases.
+    pub(crate) fn numbering_pool(&self) -> Result<Pool> {
+        self.pool(MOST_NUMBERING, ours())
+    }
+
+    /// For ULID transactions, in which the application's own statements run: names, limits and plans
+    /// are those of its role.
+    pub(crate) fn application_pool(&self) -> Result<Pool> {
+        self.pool(self.most, FORMS.to_owned())
+    }
+
+    fn pool(&self, most: usize, settings: String) -> Result<Pool> {
         let manager = Manager::from_config(
             self.config.clone(),
             self.tls.clone(),
@@ -105,12 +166,14 @@ impl Target {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
+        let settings: Arc<str> = settings.into();
         Pool::builder(manager)
-            .max_size(POOL_SIZE)
-            .post_create(Hook::async_fn(|client, _| {
+            .max_size(most)
+            .post_create(Hook::async_fn(move |client, _| {
+                let settings = settings.clone();
                 Box::pin(async move {
                     client
-                        .batch_execute(SESSION)
+                        .batch_execute(&settings)
                         .await
                         .map_err(HookError::Backend)
                 })
@@ -139,29 +202,11 @@ impl MakeTls for MakeRustlsConnect {
     type Stream = <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream;
 }
 
-impl PostgresStore {
-    /// A connection from the pool, whatever is installed in the database.
-    pub(crate) async fn raw_client(&self) -> Result<Object> {
-        use deadpool_postgres::PoolError;
-        self.inner.pool.get().await.map_err(|e| match e {
-            PoolError::Backend(e) => db(e),
-            PoolError::PostCreateHook(HookError::Backend(e)) => db(e),
-            other => Error::new(
-                Kind::Unavailable,
-                "no connection to the database is to be had",
-            )
-            .caused_by(other),
-        })
-    }
-
-    /// A connection to a database whose schema this program knows.
-    pub(crate) async fn client(&self) -> Result<Object> {
-        if !self.inner.schema_checked.load(Ordering::Relaxed) {
-            require_current(self.schema().await?)?;
-            self.inner.schema_checked.store(true, Ordering::Relaxed);
-        }
-        self.raw_client().await
-    }
+fn ours() -> String {
+    format!(
+        "{OURS}; {FORMS}; set statement_timeout = {}",
+        BRIEF.as_millis()
+    )
 }
 
 fn tls(verify: bool) -> Result<MakeRustlsConnect> {

@@ -1,14 +1,11 @@
 //! Cursors of named consumers.
 
-use async_trait::async_trait;
-use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
-};
+use changefeed_core::{Consumer, ConsumerName, Cursor, Feed, FeedId, FeedName, Result, ShardId};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
 /// Moves a consumer's cursor inside the caller's own transaction, so that the cursor and the
 /// effects of what was read commit together or not at all: exactly-once effects.
@@ -50,10 +47,9 @@ pub async fn advance_consumer(
     Err(name.moved(shard))
 }
 
-#[async_trait]
-impl ConsumerStore for PostgresStore {
-    async fn consumers(&self) -> Result<Vec<Consumer>> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn consumers(&self) -> Result<Vec<Consumer>> {
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/consumers.sql"), &[])
             .await
@@ -74,13 +70,13 @@ impl ConsumerStore for PostgresStore {
             .collect()
     }
 
-    async fn consumer_cursor(
+    pub(crate) async fn consumer_cursor(
         &self,
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
     ) -> Result<Option<Cursor>> {
-        let client = self.client().await?;
+        let client = &**self;
         let row = client
             .query_opt(
                 "select cursor from changefeed.consumer \
@@ -92,7 +88,7 @@ impl ConsumerStore for PostgresStore {
         row.map(|row| row.get::<_, String>(0).parse()).transpose()
     }
 
-    async fn store_cursor(
+    pub(crate) async fn store_cursor(
         &self,
         name: &ConsumerName,
         feed: &Feed,
@@ -100,7 +96,7 @@ impl ConsumerStore for PostgresStore {
         cursor: Cursor,
     ) -> Result<()> {
         feed.shard(shard)?;
-        let client = self.client().await?;
+        let client = &**self;
         client
             .execute(
                 "insert into changefeed.consumer (name, feed_id, shard, cursor) \
@@ -118,8 +114,8 @@ impl ConsumerStore for PostgresStore {
         Ok(())
     }
 
-    async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
-        let client = self.client().await?;
+    pub(crate) async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
+        let client = &**self;
         client
             .execute(
                 "delete from changefeed.consumer where name = $1 and feed_id = $2",

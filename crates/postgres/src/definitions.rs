@@ -2,25 +2,23 @@
 
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use changefeed_core::{DefinitionStore, Error, FeedId, Kind, Result, Step, TableName, crash_point};
+use changefeed_core::{Error, FeedId, Kind, Result, Step, TableName, crash_point};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::patience::Patience;
+use crate::session::Session;
 use crate::source::Table;
-use crate::tracking::SAFE_PATH;
 use crate::watches::Opened;
-use crate::{PostgresStore, feeds, table_locks, triggers, watches};
+use crate::{feeds, table_locks, triggers, watches};
 
-#[async_trait]
-impl DefinitionStore for PostgresStore {
-    async fn find_table(&self, table: &TableName) -> Result<TableName> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn find_table(&self, table: &TableName) -> Result<TableName> {
+        let client = &**self;
         Ok(Table::find(&**client, table).await?.name)
     }
 
-    async fn apply(&self, steps: &[Step]) -> Result<()> {
+    pub(crate) async fn apply(&mut self, steps: &[Step]) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         let mut first = None;
         let after = loop {
@@ -43,10 +41,10 @@ impl DefinitionStore for PostgresStore {
             self.archive_dropped().await;
         }
         for feed in after.feeds {
-            self.inner.joins.forget(feed);
+            self.known.joins.forget(feed);
         }
         for leases in after.dropped {
-            self.inner.backlogs.forget(&leases);
+            self.known.backlogs.forget(&leases);
         }
         for opened in &after.opened {
             self.opened(opened).await?;
@@ -60,15 +58,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two tries.
 const PAUSE: Duration = Duration::from_millis(30);
 
-impl PostgresStore {
+impl Session {
     /// Takes all steps, or none.
     async fn take_all(
-        &self,
+        &mut self,
         steps: &[Step],
         patience: Duration,
         first: &mut Option<TableName>,
     ) -> Result<After> {
-        let mut client = self.client().await?;
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         table_locks::lock(&*transaction, steps, patience, first).await?;
         // What is waited for from here on is held by instances of ours, for moments.
@@ -106,10 +104,6 @@ struct After {
 }
 
 async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Result<()> {
-    if step.watch().is_some() {
-        // Every table has its schema in its name by now, so the path is not needed any more.
-        client.batch_execute(SAFE_PATH).await.map_err(db)?;
-    }
     match step {
         Step::CreateFeed(new) => after.feeds.push(feeds::create(client, new).await?.id),
         Step::ChangeFeed(feed) => feeds::change(client, feed).await?,
@@ -133,9 +127,7 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
             }
         }
         Step::DropTrigger(trigger) => triggers::drop(client, trigger, Patience::Moment).await?,
-        Step::PutWatch(spec) => after
-            .opened
-            .push(watches::open(client, spec, &spec.table).await?),
+        Step::PutWatch(spec) => after.opened.push(watches::open(client, spec).await?),
         Step::DropWatch(watch) => {
             watches::drop(client, watch).await?;
             after.dropped.push(watch.leases_table.clone());

@@ -4,26 +4,22 @@ use changefeed_core::{Backfill, Error, EventTrigger, Result};
 
 use crate::backfill::{ALL_ROWS, State, estimate, resume_after};
 use crate::error::db;
+use crate::quote;
+use crate::session::Session;
 use crate::source::Table;
 use crate::template::fill;
-use crate::{PostgresStore, quote};
 
-impl PostgresStore {
-    pub(crate) async fn backfill_events(
-        &self,
+impl Session {
+    pub(crate) async fn backfill_trigger(
+        &mut self,
         trigger: &EventTrigger,
         batch: usize,
     ) -> Result<Backfill> {
         if batch == 0 {
             return Err(Error::invalid("a backfill batch needs at least one row"));
         }
-        let mut client = self.client().await?;
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
-        // Where a condition looks names up, here as in its trigger.
-        transaction
-            .batch_execute("set local search_path = pg_catalog, pg_temp")
-            .await
-            .map_err(db)?;
         transaction.batch_execute(ALL_ROWS).await.map_err(db)?;
         let table = Table::find(&*transaction, &trigger.definition.table).await?;
         table.hold(&*transaction).await?;

@@ -4,15 +4,15 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use changefeed_core::{EventClaim, EventStore, LeasedEvent, Result, TriggerId, Wanted};
-use deadpool_postgres::GenericClient;
+use changefeed_core::{EventClaim, LeasedEvent, Result, TriggerId, Wanted};
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::types::ToSql;
 
-use crate::PostgresStore;
 use crate::error::db;
 use crate::event_log::{captured, number};
 use crate::events::{columns, milliseconds};
 use crate::floors::{Floors, Look, Took};
+use crate::session::Session;
 use crate::template::fill;
 
 /// How many due events, and then how many keys, one claim of ordered events looks at.
@@ -24,32 +24,31 @@ const TAKEN_AT_ONCE: i64 = 500;
 /// How much one claim brings at most, in bytes as they are stored; what is more is given back.
 const BYTES_AT_ONCE: i64 = 16 * 1024 * 1024;
 
-impl PostgresStore {
-    pub(crate) async fn claim(
+impl Session {
+    pub(crate) async fn claim_events(
         &self,
         wanted: &[Wanted],
         owner: &str,
         lease: Duration,
     ) -> Result<Vec<LeasedEvent>> {
-        let client = self.client().await?;
+        let client = &**self;
         let claim = Claim {
             owner,
             lease,
-            floors: &self.inner.floors,
-            walks: &self.inner.walks,
+            floors: &self.known.floors,
+            walks: &self.known.walks,
         };
         let mut taken = Vec::new();
         // All triggers without an order in one round trip.
         let plain: Vec<&Wanted> = wanted.iter().filter(|w| !w.ordered).collect();
         if !plain.is_empty() {
-            claim.plain(&client, &plain, &mut taken).await?;
+            claim.plain(client, &plain, &mut taken).await?;
         }
         for one in wanted.iter().filter(|w| w.ordered) {
-            claim.ordered(&client, one, &mut taken).await?;
+            claim.ordered(client, one, &mut taken).await?;
         }
         let claims: Vec<EventClaim> = taken.iter().map(|t| t.claim).collect();
-        let events = read(&client, &claims).await?;
-        drop(client);
+        let events = read(client, &claims).await?;
         if events.len() < claims.len() {
             let here: HashSet<i64> = events.iter().map(|e| e.event.change_id).collect();
             let rest: Vec<EventClaim> = claims
@@ -63,7 +62,7 @@ impl PostgresStore {
 }
 
 /// Reads events that were taken, as many as fit.
-async fn read(client: &impl GenericClient, claims: &[EventClaim]) -> Result<Vec<LeasedEvent>> {
+async fn read(client: &ClientWrapper, claims: &[EventClaim]) -> Result<Vec<LeasedEvent>> {
     if claims.is_empty() {
         return Ok(Vec::new());
     }
@@ -111,7 +110,7 @@ struct Taken {
 impl Claim<'_> {
     async fn plain(
         &self,
-        client: &impl GenericClient,
+        client: &ClientWrapper,
         wanted: &[&Wanted],
         taken: &mut Vec<Taken>,
     ) -> Result<()> {
@@ -159,7 +158,7 @@ impl Claim<'_> {
 
     async fn ordered(
         &self,
-        client: &impl GenericClient,
+        client: &ClientWrapper,
         wanted: &Wanted,
         taken: &mut Vec<Taken>,
     ) -> Result<()> {
@@ -208,7 +207,7 @@ impl Claim<'_> {
     }
 
     /// Whether more is due than was looked at.
-    async fn has_more_due(&self, client: &impl GenericClient, trigger: TriggerId) -> Result<bool> {
+    async fn has_more_due(&self, client: &ClientWrapper, trigger: TriggerId) -> Result<bool> {
         let row = client
             .query_one(
                 "select exists (select from changefeed.event \
@@ -223,7 +222,7 @@ impl Claim<'_> {
 
     /// The oldest events of the next keys, where they are due. Goes on where the last walk ended,
     /// so that every key has its turn.
-    async fn walk(&self, client: &impl GenericClient, trigger: TriggerId) -> Result<Vec<i64>> {
+    async fn walk(&self, client: &ClientWrapper, trigger: TriggerId) -> Result<Vec<i64>> {
         let from = self.walks.at(trigger);
         let statement = client
             .prepare_cached(include_str!("sql/event_walk.sql"))
@@ -270,7 +269,7 @@ struct Empty {
 
 /// Runs a claim, and adds what it took, oldest first. Returns where it is sure that there was nothing.
 async fn run(
-    client: &impl GenericClient,
+    client: &ClientWrapper,
     sql: &str,
     parameters: &[&(dyn ToSql + Sync)],
     taken: &mut Vec<Taken>,

@@ -8,10 +8,10 @@ use changefeed_core::{
 };
 use tokio_postgres::GenericClient;
 
-use crate::PostgresStore;
 use crate::error::db;
 use crate::event_capture::{self, Plan, Shape};
 use crate::patience::Patience;
+use crate::session::Session;
 use crate::source::Table;
 use crate::triggers::trigger;
 
@@ -154,8 +154,8 @@ fn each_column(definition: &mut TriggerDefinition, mut visit: impl FnMut(&mut St
     }
 }
 
-impl PostgresStore {
-    pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
+impl Session {
+    pub(crate) async fn follow_altered_tables(&mut self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
             let altered = look.columns_changed() || look.triggers_differ() || look.restored;
@@ -182,12 +182,12 @@ impl PostgresStore {
     }
 
     /// Writes functions and triggers anew for the table as it is. False if somebody else is at it.
-    async fn follow(&self, look: &Look) -> Result<bool> {
+    async fn follow(&mut self, look: &Look) -> Result<bool> {
         let Some(table) = &look.table else {
             return Ok(false);
         };
         let id = look.trigger.id;
-        let mut client = self.client().await?;
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         let Some(row) = transaction
             .query_opt(
@@ -231,7 +231,7 @@ impl PostgresStore {
     }
 
     async fn looks(&self) -> Result<Vec<Look>> {
-        let client = self.client().await?;
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/event_triggers.sql"), &[])
             .await
@@ -250,7 +250,7 @@ impl PostgresStore {
         Ok(looks)
     }
 
-    pub(crate) async fn look_at_capture(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn capture_findings(&self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
             let before = findings.len();
@@ -276,7 +276,7 @@ impl PostgresStore {
     }
 
     async fn newest_gap(&self, look: &Look) -> Result<Option<Finding>> {
-        let client = self.client().await?;
+        let client = &**self;
         let row = client
             .query_opt(
                 "select what, to_char(happened_at at time zone 'UTC', \

@@ -10,21 +10,21 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
-use crate::PostgresStore;
 use crate::encoding::Lossy;
 use crate::error::db;
+use crate::session::Session;
 
 /// Events that one statement makes pending again.
 const REDELIVER_BATCH: i64 = 1000;
 
-impl PostgresStore {
-    pub(crate) async fn list_events(
+impl Session {
+    pub(crate) async fn events(
         &self,
         filter: &EventFilter,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>> {
         let limit = i64::try_from(Page::check_limit(limit)?).unwrap_or(i64::MAX);
-        let client = self.client().await?;
+        let client = &**self;
         require_trigger(&**client, filter).await?;
         let mut matching = Matching::new(filter);
         let sql = format!(
@@ -40,14 +40,14 @@ impl PostgresStore {
         rows.iter().map(logged).collect()
     }
 
-    pub(crate) async fn show_event(
+    pub(crate) async fn event(
         &self,
         id: EventId,
     ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
         let Some(change_id) = self.change_of(id).await? else {
             return Ok(None);
         };
-        let client = self.client().await?;
+        let client = &**self;
         let sql = format!(
             "{} where e.change_id = $1",
             include_str!("sql/event_log.sql")
@@ -66,8 +66,8 @@ impl PostgresStore {
     }
 
     /// The change behind an event id, if the id is one of ours.
-    async fn change_of(&self, id: EventId) -> Result<Option<i64>> {
-        let client = self.client().await?;
+    pub(crate) async fn change_of(&self, id: EventId) -> Result<Option<i64>> {
+        let client = &**self;
         let row = client
             .query_one("select salt from changefeed.event_salt", &[])
             .await
@@ -81,7 +81,7 @@ impl PostgresStore {
                 .advise("`changefeed event list` shows the events")
         };
         let change_id = self.change_of(id).await?.ok_or_else(unknown)?;
-        let client = self.client().await?;
+        let client = &**self;
         let row = client
             .query_opt(include_str!("sql/event_redeliver_one.sql"), &[&change_id])
             .await
@@ -105,7 +105,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
-        let client = self.client().await?;
+        let client = &**self;
         require_trigger(&**client, filter).await?;
         // From the newest to the oldest, once: what fails again at once is not taken up again.
         let mut filter = filter.clone();
@@ -143,13 +143,13 @@ impl PostgresStore {
         }
     }
 
-    pub(crate) async fn clean_up_batch(
+    pub(crate) async fn clean_up_events(
         &self,
         trigger: Option<&EventTrigger>,
         what: CleanUp,
         batch: usize,
     ) -> Result<Cleaned> {
-        let client = self.client().await?;
+        let client = &**self;
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
         let seconds = what.after.as_secs_f64().min(1e11);
         let row = client
@@ -172,8 +172,8 @@ impl PostgresStore {
         })
     }
 
-    pub(crate) async fn states_of_triggers(&self) -> Result<Vec<TriggerState>> {
-        let client = self.client().await?;
+    pub(crate) async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/trigger_states.sql"), &[])
             .await

@@ -3,31 +3,21 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use changefeed_core::{
-    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Finished,
-    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict, Wanted,
-};
+use changefeed_core::{EventClaim, Finished, Redelivery, Result, Verdict};
 use serde_json::value::RawValue;
 
-use crate::PostgresStore;
 use crate::encoding::{ascii_json, ascii_text};
 use crate::error::db;
 use crate::event_log::number;
+use crate::session::Session;
 
-#[async_trait]
-impl EventStore for PostgresStore {
-    async fn claim_events(
+impl Session {
+    pub(crate) async fn renew_events(
         &self,
-        wanted: &[Wanted],
-        owner: &str,
+        held: &[EventClaim],
         lease: Duration,
-    ) -> Result<Vec<LeasedEvent>> {
-        self.claim(wanted, owner, lease).await
-    }
-
-    async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
-        let client = self.client().await?;
+    ) -> Result<Vec<EventClaim>> {
+        let client = &**self;
         let (ids, generations) = columns(held.iter().copied());
         let rows = client
             .query(
@@ -42,8 +32,8 @@ impl EventStore for PostgresStore {
         Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
-        let client = self.client().await?;
+    pub(crate) async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
+        let client = &**self;
         // In one order for everybody, so that nobody waits for each other.
         let mut finished: Vec<&Finished> = finished.iter().collect();
         finished.sort_by_key(|f| f.claim.change_id);
@@ -66,7 +56,7 @@ impl EventStore for PostgresStore {
             .map(|f| f.attempt.status.and_then(|s| i16::try_from(s).ok()))
             .collect();
         // A character that the database cannot hold must not keep all outcomes from being written.
-        let utf8 = self.inner.encoding.is_utf8(&**client).await?;
+        let utf8 = self.known.encoding.is_utf8(&**client).await?;
         let requests: Vec<Option<Cow<'_, str>>> = finished
             .iter()
             .map(|f| spelt(&f.attempt.request, utf8))
@@ -112,8 +102,8 @@ impl EventStore for PostgresStore {
         Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
-        let client = self.client().await?;
+    pub(crate) async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
+        let client = &**self;
         let (ids, generations) = columns(held.iter().copied());
         client
             .execute(include_str!("sql/event_release.sql"), &[&ids, &generations])
@@ -122,32 +112,11 @@ impl EventStore for PostgresStore {
         Ok(())
     }
 
-    async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>> {
-        self.list_events(filter, limit).await
-    }
-
-    async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-        self.show_event(id).await
-    }
-
-    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+    pub(crate) async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
         match which {
             Redelivery::Event(id) => self.redeliver_one(*id).await,
             Redelivery::Matching(filter) => self.redeliver_matching(filter).await,
         }
-    }
-
-    async fn clean_up_events(
-        &self,
-        trigger: Option<&EventTrigger>,
-        what: CleanUp,
-        batch: usize,
-    ) -> Result<Cleaned> {
-        self.clean_up_batch(trigger, what, batch).await
-    }
-
-    async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
-        self.states_of_triggers().await
     }
 }
 

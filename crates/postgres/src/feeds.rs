@@ -1,49 +1,43 @@
 //! Feeds and shards.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
-    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid,
+    After, Cursor, Error, Feed, FeedId, FeedName, Kind, NewFeed, Page, Result, Shard, ShardId,
+    ShardState, Source, SweepGroup, TableName, Uuid,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::patience::{Patience, in_use};
+use crate::session::Session;
 use crate::source::Table;
-use crate::{PostgresStore, capture, ulid_feeds};
+use crate::{capture, ulid_feeds};
 
-#[async_trait]
-impl FeedStore for PostgresStore {
-    fn fold(&self) -> Fold {
-        Fold::Lower
-    }
-
-    async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
-        let mut client = self.client().await?;
+impl Session {
+    pub(crate) async fn create_feed(&mut self, new: &NewFeed) -> Result<Feed> {
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         Patience::Person.set(&*transaction).await?;
         let feed = create(&*transaction, new).await?;
         transaction.commit().await.map_err(db)?;
-        self.inner.joins.forget(feed.id);
+        self.known.joins.forget(feed.id);
         Ok(feed)
     }
 
-    async fn drop_feed(&self, feed: &Feed) -> Result<()> {
-        let mut client = self.client().await?;
+    pub(crate) async fn drop_feed(&mut self, feed: &Feed) -> Result<()> {
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         Patience::Person.set(&*transaction).await?;
         drop(&*transaction, feed).await?;
         transaction.commit().await.map_err(db)?;
-        self.inner.joins.forget(feed.id);
+        self.known.joins.forget(feed.id);
         Ok(())
     }
 
-    async fn feeds(&self) -> Result<Vec<Feed>> {
-        let client = self.client().await?;
+    pub(crate) async fn feeds(&self) -> Result<Vec<Feed>> {
+        let client = &**self;
         let (feeds, shards) = tokio::try_join!(
             client.query(include_str!("sql/feeds.sql"), &[]),
             client.query(
@@ -76,18 +70,24 @@ impl FeedStore for PostgresStore {
             .collect())
     }
 
-    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+    pub(crate) async fn read(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        after: After,
+        limit: usize,
+    ) -> Result<Page> {
         match &feed.source {
             Some(Source::Ulid { .. }) => self.read_ulids(feed, shard, after, limit).await,
             _ => self.read_page(feed, shard, after, limit).await,
         }
     }
 
-    async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+    pub(crate) async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
         if let Some(Source::Ulid { .. }) = &feed.source {
             return self.ulid_states(feed).await;
         }
-        let client = self.client().await?;
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
             .await
@@ -102,16 +102,6 @@ impl FeedStore for PostgresStore {
                 since_ms: row.get(4),
             })
             .collect())
-    }
-
-    async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
-        feed.require_numbers("backfilled")?;
-        self.backfill_batch(feed, batch).await
-    }
-
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
-        feed.require_numbers("trimmed")?;
-        self.trim_batch(feed, age, batch).await
     }
 }
 

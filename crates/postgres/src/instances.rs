@@ -2,16 +2,18 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use changefeed_core::{Announcement, Connections, Instance, InstanceStore, Result};
+use changefeed_core::{Announcement, Instance, Result};
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
-#[async_trait]
-impl InstanceStore for PostgresStore {
-    async fn announce(&self, announcement: &Announcement, forget: Duration) -> Result<()> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn announce(
+        &self,
+        announcement: &Announcement,
+        forget: Duration,
+    ) -> Result<()> {
+        let client = &**self;
         let statement = client
             .prepare_cached(include_str!("sql/announce.sql"))
             .await
@@ -34,8 +36,8 @@ impl InstanceStore for PostgresStore {
         Ok(())
     }
 
-    async fn withdraw(&self, name: &str) -> Result<()> {
-        let client = self.client().await?;
+    pub(crate) async fn withdraw(&self, name: &str) -> Result<()> {
+        let client = &**self;
         client
             .execute("delete from changefeed.instance where name = $1", &[&name])
             .await
@@ -43,8 +45,8 @@ impl InstanceStore for PostgresStore {
         Ok(())
     }
 
-    async fn instances(&self) -> Result<Vec<Instance>> {
-        let client = self.client().await?;
+    pub(crate) async fn instances(&self) -> Result<Vec<Instance>> {
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/instances.sql"), &[])
             .await
@@ -62,16 +64,6 @@ impl InstanceStore for PostgresStore {
                 tallies: serde_json::from_str(row.get(6)).unwrap_or_default(),
             })
             .collect())
-    }
-
-    fn connections(&self) -> Connections {
-        let status = self.inner.pool.status();
-        Connections {
-            most: status.max_size,
-            open: status.size,
-            idle: status.available,
-            waiting: status.waiting,
-        }
     }
 }
 

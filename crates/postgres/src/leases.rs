@@ -2,17 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result};
+use changefeed_core::{Lease, LeaseHolder, Result};
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
-#[async_trait]
-impl LeaseStore for PostgresStore {
-    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
+impl Session {
+    pub(crate) async fn lease(
+        &self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+    ) -> Result<Option<Lease>> {
         let asked = Instant::now();
-        let client = self.client().await?;
+        let client = &**self;
         let statement = client
             .prepare_cached("select changefeed.take_lease($1, $2, $3)")
             .await
@@ -26,8 +29,8 @@ impl LeaseStore for PostgresStore {
         Ok(generation.map(|g| Lease::granted(name.to_owned(), owner.to_owned(), g, asked, ttl)))
     }
 
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        let client = self.client().await?;
+    pub(crate) async fn release(&self, lease: &Lease) -> Result<()> {
+        let client = &**self;
         // The row stays: its generation must go on growing.
         client
             .execute(
@@ -40,8 +43,8 @@ impl LeaseStore for PostgresStore {
         Ok(())
     }
 
-    async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
-        let client = self.client().await?;
+    pub(crate) async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        let client = &**self;
         let rows = client
             .query(
                 "select name, owner, generation, \

@@ -24,11 +24,14 @@ mod feeds;
 mod floors;
 mod instances;
 mod leases;
+mod names;
 mod patience;
 mod quote;
 mod read;
 mod schema;
+mod session;
 mod source;
+mod store;
 mod surroundings;
 mod sweep;
 mod table_locks;
@@ -48,10 +51,9 @@ mod watches;
 
 use std::sync::Arc;
 
-use changefeed_core::{PageJoins, Result, WakeHub};
+use changefeed_core::{Result, SchemaStore};
 pub use connect::place;
 pub use consumers::advance_consumer;
-use deadpool_postgres::Pool;
 pub use schema::migration_script;
 pub use tokio_postgres;
 pub use ulids::UlidTransaction;
@@ -63,41 +65,25 @@ pub struct PostgresStore {
 }
 
 struct Inner {
-    pool: Pool,
-    target: connect::Target,
-    hub: WakeHub,
+    door: session::Door,
+    known: Arc<session::Known>,
     listener: wake::Listener,
     prober: wake::Prober,
-    joins: PageJoins,
-    floors: floors::Floors,
-    encoding: encoding::Encoding,
-    walks: event_claim::Walks,
-    backlogs: backlog::Backlogs,
-    schema_checked: std::sync::atomic::AtomicBool,
 }
 
 impl PostgresStore {
     /// Connects to `postgres://user:password@host:port/database`. One connection is made at
     /// once, so that a wrong password or host is an error here and not later.
     pub async fn connect(url: &str) -> Result<Self> {
-        let target = connect::Target::parse(url)?;
-        let pool = target.pool()?;
         let store = PostgresStore {
             inner: Arc::new(Inner {
-                pool,
-                target,
-                hub: WakeHub::default(),
+                door: session::Door::new(connect::Target::parse(url)?)?,
+                known: Arc::default(),
                 listener: wake::Listener::default(),
                 prober: wake::Prober::default(),
-                joins: PageJoins::default(),
-                floors: floors::Floors::default(),
-                encoding: encoding::Encoding::default(),
-                walks: event_claim::Walks::default(),
-                backlogs: backlog::Backlogs::default(),
-                schema_checked: std::sync::atomic::AtomicBool::new(false),
             }),
         };
-        drop(store.raw_client().await?);
+        store.schema().await?;
         Ok(store)
     }
 }

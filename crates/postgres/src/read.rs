@@ -7,11 +7,11 @@ use changefeed_core::{
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
 
-use crate::PostgresStore;
 use crate::encoding::Lossy;
 use crate::error::{db, is_undefined};
+use crate::session::Session;
 
-impl PostgresStore {
+impl Session {
     pub(crate) async fn read_page(
         &self,
         feed: &Feed,
@@ -31,7 +31,7 @@ impl PostgresStore {
             Ok(found) => found,
             Err(_) => {
                 // The table behind the feed was altered since we looked at it: look again, once.
-                self.inner.joins.forget(feed.id);
+                self.known.joins.forget(feed.id);
                 self.fetch(feed, shard, from, limit).await?.map_err(db)?
             }
         };
@@ -49,14 +49,14 @@ impl PostgresStore {
     /// Reads a page and then the ends of the shard, in one round trip. In this order, because a
     /// trim in between then shows as an expired cursor and never as a silent jump. The inner
     /// result is an error if the table behind the feed is not as we knew it.
-    async fn fetch(
+    pub(crate) async fn fetch(
         &self,
         feed: &Feed,
         shard: ShardId,
         from: i64,
         limit: usize,
     ) -> Result<Result<(Vec<Change>, Option<Bounds>), tokio_postgres::Error>> {
-        let client = self.client().await?;
+        let client = &**self;
         let join = self.join(&**client, feed).await?;
         let (page, bounds) = match tokio::try_join!(
             client.prepare_cached(&join.sql),

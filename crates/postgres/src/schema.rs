@@ -1,15 +1,11 @@
 //! Installing and removing the schema.
 
-use std::sync::atomic::Ordering;
-
-use async_trait::async_trait;
-use changefeed_core::{
-    Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore,
-};
+use changefeed_core::{Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
-use crate::{PostgresStore, surroundings};
+use crate::session::Session;
+use crate::surroundings;
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 6] = [
@@ -30,10 +26,12 @@ pub fn migration_script() -> String {
     format!("begin;\n\n{}\ncommit;\n", steps.join("\n"))
 }
 
-async fn installed(client: &impl GenericClient) -> Result<SchemaState> {
+pub(crate) async fn installed(client: &impl GenericClient) -> Result<SchemaState> {
+    // Not by to_regclass, which may remember from an earlier look that there was no such schema.
     let row = client
         .query_one(
-            "select to_regclass('changefeed.schema_version') is not null",
+            "select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+             where n.nspname = 'changefeed' and c.relname = 'schema_version')",
             &[],
         )
         .await
@@ -51,14 +49,13 @@ async fn installed(client: &impl GenericClient) -> Result<SchemaState> {
     Ok(SchemaState::At(row.get(0)))
 }
 
-#[async_trait]
-impl SchemaStore for PostgresStore {
-    async fn schema(&self) -> Result<SchemaState> {
-        installed(&**self.raw_client().await?).await
+impl Session {
+    pub(crate) async fn schema(&self) -> Result<SchemaState> {
+        installed(&***self).await
     }
 
-    async fn migrate(&self) -> Result<Migration> {
-        let mut client = self.raw_client().await?;
+    pub(crate) async fn migrate(&mut self) -> Result<Migration> {
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         // Instances that start together queue here; all but the first find nothing to do.
         transaction
@@ -86,14 +83,13 @@ impl SchemaStore for PostgresStore {
             }
         }
         transaction.commit().await.map_err(db)?;
-        self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(Migration {
             from,
             to: SCHEMA_VERSION,
         })
     }
 
-    async fn uninstall(&self) -> Result<()> {
+    pub(crate) async fn uninstall(&mut self) -> Result<()> {
         // Instances at work lock our tables in an order of their own, and where that is a deadlock the
         // server may let it be us who gives way.
         let mut again = 0..10;
@@ -107,15 +103,15 @@ impl SchemaStore for PostgresStore {
         }
     }
 
-    async fn server_findings(&self) -> Result<Vec<Finding>> {
-        surroundings::look(&**self.raw_client().await?).await
+    pub(crate) async fn server_findings(&self) -> Result<Vec<Finding>> {
+        surroundings::look(&***self).await
     }
 }
 
-impl PostgresStore {
+impl Session {
     /// Drops what is ours, in one transaction.
-    async fn drop_schema(&self) -> Result<()> {
-        let mut client = self.raw_client().await?;
+    pub(crate) async fn drop_schema(&mut self) -> Result<()> {
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         // Whatever its version: everything of ours is in our schema, or depends on it.
         let foreign: Vec<String> = transaction
@@ -140,7 +136,6 @@ impl PostgresStore {
             .await
             .map_err(db)?;
         transaction.commit().await.map_err(db)?;
-        self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
     }
 }

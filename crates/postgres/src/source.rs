@@ -6,7 +6,8 @@ use changefeed_core::{Error, Feed, FeedId, Kind, PageJoin, PageRows, Result, Sou
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
-use crate::{PostgresStore, quote};
+use crate::session::Session;
+use crate::{names, quote};
 
 /// A column of a table.
 #[derive(Debug, Clone)]
@@ -60,11 +61,7 @@ pub(crate) struct Table {
 impl Table {
     /// Looks a table up by name, through the search path if no schema is given.
     pub(crate) async fn find(client: &impl GenericClient, name: &TableName) -> Result<Table> {
-        let row = client
-            .query_one("select to_regclass($1)::oid", &[&quote::table(name)])
-            .await
-            .map_err(db)?;
-        match row.get::<_, Option<u32>>(0) {
+        match names::find(client, name).await? {
             Some(oid) => Table::load(client, oid).await?.ok_or_else(|| missing(name)),
             None => Err(missing(name)),
         }
@@ -220,17 +217,17 @@ impl StoredSource {
     }
 }
 
-impl PostgresStore {
+impl Session {
     /// The SQL that reads a page of this feed.
     pub(crate) async fn join(
         &self,
         client: &impl GenericClient,
         feed: &Feed,
     ) -> Result<Arc<PageJoin>> {
-        match self.inner.joins.known(feed.id) {
+        match self.known.joins.known(feed.id) {
             Some(join) => Ok(join),
             None => Ok(self
-                .inner
+                .known
                 .joins
                 .remember(feed.id, build(client, feed).await?)),
         }

@@ -1,20 +1,14 @@
 //! One sweep is one call of a server-side function: it locks, numbers and commits, and nothing
 //! is held when it has returned.
 
-use async_trait::async_trait;
-use changefeed_core::{FeedId, Result, ShardId, SweepGroup, SweepReport, SweepStore, SweptShard};
+use changefeed_core::{FeedId, Result, ShardId, SweepGroup, SweepReport, SweptShard};
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
-#[async_trait]
-impl SweepStore for PostgresStore {
-    fn needs_sweeping(&self) -> bool {
-        true
-    }
-
-    async fn sweep_groups(&self) -> Result<Vec<SweepGroup>> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn sweep_groups(&self) -> Result<Vec<SweepGroup>> {
+        let client = &**self;
         let rows = client
             .query(
                 "select distinct sweep_group from changefeed.shard_definition order by 1",
@@ -25,8 +19,8 @@ impl SweepStore for PostgresStore {
         Ok(rows.iter().map(|row| SweepGroup(row.get(0))).collect())
     }
 
-    async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
-        let client = self.client().await?;
+    pub(crate) async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
+        let client = &**self;
         let statement = client
             .prepare_cached(
                 "select feed_id, shard, change_count, lag_milliseconds from changefeed.sweep($1)",

@@ -11,15 +11,15 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::patience::in_use;
-use crate::quote;
 use crate::tracking::lock_table;
+use crate::{names, quote};
 
 /// What steps need for themselves.
 #[derive(Debug, Default)]
-struct Needs {
-    /// Tables that get a trigger, quoted.
-    captured: Vec<String>,
-    watched: Vec<String>,
+struct Needs<'a> {
+    /// Tables that get a trigger.
+    captured: Vec<&'a TableName>,
+    watched: Vec<&'a TableName>,
     changed_triggers: Vec<String>,
     dropped_triggers: Vec<i32>,
     dropped_feeds: Vec<i16>,
@@ -27,27 +27,27 @@ struct Needs {
     dropped_watches: Vec<String>,
 }
 
-impl Needs {
-    fn of(steps: &[Step]) -> Needs {
+impl<'a> Needs<'a> {
+    fn of(steps: &'a [Step]) -> Needs<'a> {
         let mut needs = Needs::default();
         for step in steps {
             match step {
                 Step::CreateFeed(new) => {
                     if let Some(Source::Captured { table, .. }) = &new.source {
-                        needs.captured.push(quote::table(table));
+                        needs.captured.push(table);
                     }
                 }
                 Step::DropFeed(feed) => needs.dropped_feeds.push(feed.id.0),
                 Step::CreateTrigger(definition) => {
-                    needs.captured.push(quote::table(&definition.table));
+                    needs.captured.push(&definition.table);
                 }
                 Step::ChangeTrigger(definition) => {
-                    needs.captured.push(quote::table(&definition.table));
+                    needs.captured.push(&definition.table);
                     needs.changed_triggers.push(definition.name.to_string());
                 }
                 Step::DropTrigger(trigger) => needs.dropped_triggers.push(trigger.id.0),
                 Step::PutWatch(spec) => {
-                    needs.watched.push(quote::table(&spec.table));
+                    needs.watched.push(&spec.table);
                     needs.put_watches.push(spec.name.to_string());
                 }
                 Step::DropWatch(watch) => needs.dropped_watches.push(watch.name.to_string()),
@@ -75,18 +75,20 @@ pub(crate) async fn lock(
     let needs = Needs::of(steps);
     let wait = format!("set local lock_timeout = {}", patience.as_millis().max(1));
     client.batch_execute(&wait).await.map_err(db)?;
+    let captured = names::quoted(client, &needs.captured).await?;
+    let watched = names::quoted(client, &needs.watched).await?;
     // Instances take these before they look at the table, and so do we.
     let backlogs = client
         .query(
             include_str!("sql/apply_backlogs.sql"),
-            &[&needs.watched, &needs.put_watches, &needs.dropped_watches],
+            &[&watched, &needs.put_watches, &needs.dropped_watches],
         )
         .await
         .map_err(db)?;
     for row in &backlogs {
         lock_table(client, row.get(0)).await?;
     }
-    let mut wanted = tables(client, &needs).await?;
+    let mut wanted = tables(client, &needs, &captured, &watched).await?;
     // Sorted before: the others keep their order.
     wanted.sort_by_key(|table| Some(&table.name) != first.as_ref());
     for (n, table) in wanted.iter().enumerate() {
@@ -118,13 +120,18 @@ pub(crate) async fn lock(
     Ok(())
 }
 
-async fn tables(client: &impl GenericClient, needs: &Needs) -> Result<Vec<Wanted>> {
+async fn tables(
+    client: &impl GenericClient,
+    needs: &Needs<'_>,
+    captured: &[String],
+    watched: &[String],
+) -> Result<Vec<Wanted>> {
     let rows = client
         .query(
             include_str!("sql/apply_tables.sql"),
             &[
-                &needs.captured,
-                &needs.watched,
+                &captured,
+                &watched,
                 &needs.changed_triggers,
                 &needs.dropped_triggers,
                 &needs.dropped_feeds,

@@ -5,7 +5,7 @@ mod adapt;
 mod trigger;
 
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
-use deadpool_postgres::{Object, Transaction};
+use deadpool_postgres::{ClientWrapper, Transaction};
 use tokio_postgres::GenericClient;
 use tokio_postgres::types::Type;
 
@@ -427,15 +427,9 @@ pub(crate) fn lock(table_id: i64) -> String {
     format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
 }
 
-/// Lets nothing be found but by its schema, and what is the server's: anybody may have made functions
-/// and operators in a schema of our search path that fit better.
-pub(crate) const SAFE_PATH: &str = "set local search_path = pg_catalog, pg_temp";
-
-/// Begins a transaction with a safe path.
-pub(crate) async fn begin(client: &mut Object) -> Result<Transaction<'_>> {
-    let transaction = client.transaction().await.map_err(db)?;
-    transaction.batch_execute(SAFE_PATH).await.map_err(db)?;
-    Ok(transaction)
+/// Begins a transaction.
+pub(crate) async fn begin(client: &mut ClientWrapper) -> Result<Transaction<'_>> {
+    client.transaction().await.map_err(db)
 }
 
 /// Takes the lock for the rest of a transaction.

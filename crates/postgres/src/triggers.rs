@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, TriggerStore, crash_point,
+    Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
+    TriggerDefinition, TriggerId, TriggerName, crash_point,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -13,16 +12,16 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::patience::{Patience, in_use};
+use crate::session::Session;
 use crate::source::Table;
-use crate::{PostgresStore, event_capture, event_feeds};
+use crate::{event_capture, event_feeds};
 
 /// So few that no lock of theirs is felt.
 const ARCHIVED_AT_ONCE: i64 = 5000;
 
-#[async_trait]
-impl TriggerStore for PostgresStore {
-    async fn triggers(&self) -> Result<Vec<EventTrigger>> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn triggers(&self) -> Result<Vec<EventTrigger>> {
+        let client = &**self;
         let rows = client
             .query(include_str!("sql/event_triggers.sql"), &[])
             .await
@@ -30,24 +29,24 @@ impl TriggerStore for PostgresStore {
         rows.iter().map(trigger).collect()
     }
 
-    async fn create_trigger(
-        &self,
+    pub(crate) async fn create_trigger(
+        &mut self,
         definition: &TriggerDefinition,
         replace: bool,
     ) -> Result<EventTrigger> {
-        let mut client = self.client().await?;
+        let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         let (trigger, feed) = create(&*transaction, definition, replace, Patience::Person).await?;
         transaction.commit().await.map_err(db)?;
         if let Some(feed) = feed {
-            self.inner.joins.forget(feed);
+            self.known.joins.forget(feed);
         }
         Ok(trigger)
     }
 
-    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
+    pub(crate) async fn drop_trigger(&mut self, trigger: &EventTrigger) -> Result<()> {
         {
-            let mut client = self.client().await?;
+            let client = &mut **self;
             let transaction = client.transaction().await.map_err(db)?;
             drop(&*transaction, trigger, Patience::Person).await?;
             transaction.commit().await.map_err(db)?;
@@ -57,8 +56,12 @@ impl TriggerStore for PostgresStore {
         Ok(())
     }
 
-    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
-        let client = self.client().await?;
+    pub(crate) async fn pause_trigger(
+        &self,
+        trigger: &EventTrigger,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let client = &**self;
         let found = pause(
             &**client,
             &trigger.definition.name,
@@ -69,7 +72,11 @@ impl TriggerStore for PostgresStore {
         if found { Ok(()) } else { Err(gone(trigger)) }
     }
 
-    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+    pub(crate) async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+    ) -> Result<EventId> {
         if !trigger.definition.capture.manual {
             return Err(Error::invalid(format!(
                 "trigger '{}' does not allow events by hand",
@@ -77,7 +84,7 @@ impl TriggerStore for PostgresStore {
             ))
             .advise("create it with --manual, or replace it by one that has it"));
         }
-        let client = self.client().await?;
+        let client = &**self;
         let row = client
             .query_opt(
                 include_str!("sql/event_invoke.sql"),
@@ -89,21 +96,13 @@ impl TriggerStore for PostgresStore {
         Ok(EventId::new(row.get(0), EventSalt::new(row.get(1))))
     }
 
-    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {
-        self.backfill_events(trigger, batch).await
-    }
-
-    async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn refresh_triggers(&mut self) -> Result<Vec<Finding>> {
         self.archive_dropped().await;
         self.follow_altered_tables().await
     }
-
-    async fn capture_findings(&self) -> Result<Vec<Finding>> {
-        self.look_at_capture().await
-    }
 }
 
-impl PostgresStore {
+impl Session {
     /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
     /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
     /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
@@ -113,8 +112,8 @@ impl PostgresStore {
         }
     }
 
-    async fn archive_all(&self) -> Result<()> {
-        let client = self.client().await?;
+    pub(crate) async fn archive_all(&self) -> Result<()> {
+        let client = &**self;
         let sql = include_str!("sql/event_archive.sql");
         while client
             .execute(sql, &[&ARCHIVED_AT_ONCE])

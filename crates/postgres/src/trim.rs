@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use changefeed_core::{Feed, Result, Trimmed};
 
-use crate::PostgresStore;
 use crate::error::db;
+use crate::session::Session;
 
-impl PostgresStore {
-    pub(crate) async fn trim_batch(
-        &self,
+impl Session {
+    pub(crate) async fn trim(
+        &mut self,
         feed: &Feed,
         age: Duration,
         batch: usize,
     ) -> Result<Trimmed> {
-        let mut client = self.client().await?;
+        feed.require_numbers("trimmed")?;
+        let client = &mut **self;
         // More than the server's intervals hold is as good as for ever.
         let seconds = age.as_secs_f64().min(1e11);
         let mut left = i64::try_from(batch).unwrap_or(i64::MAX);

@@ -1,14 +1,14 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
-use async_trait::async_trait;
 use changefeed_core::{
     After, Change, Cursor, Error, Feed, Incident, Page, Result, ShardId, ShardState, Source,
-    SweepGroup, Ulid, UlidStore, begin_ulid, ulid_of_row,
+    SweepGroup, Ulid, begin_ulid, ulid_of_row,
 };
 
 use crate::error::db;
+use crate::session::Session;
 use crate::source::Table;
-use crate::{PostgresStore, quote, read};
+use crate::{quote, read};
 
 /// Checks that a table can be read as a ULID feed, and says why not.
 pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Result<()> {
@@ -40,7 +40,7 @@ fn ulid_form(table: &Table, column: &str) -> Result<(&'static str, String)> {
     }
 }
 
-impl PostgresStore {
+impl Session {
     pub(crate) async fn read_ulids(
         &self,
         feed: &Feed,
@@ -66,7 +66,7 @@ impl PostgresStore {
                 next: Cursor::Ulid(next),
             });
         };
-        let client = self.client().await?;
+        let client = &**self;
         let table = Table::find(&**client, table).await?;
         let (parameter, bytes) = ulid_form(&table, ulid_column)?;
         let order = quote::identifier(ulid_column);
@@ -103,7 +103,7 @@ impl PostgresStore {
     }
 
     /// The newest ULID that is committed in a shard.
-    async fn newest_ulid(&self, feed: &Feed, shard: ShardId) -> Result<Ulid> {
+    pub(crate) async fn newest_ulid(&self, feed: &Feed, shard: ShardId) -> Result<Ulid> {
         let Some(Source::Ulid {
             table,
             shard_column,
@@ -113,7 +113,7 @@ impl PostgresStore {
         else {
             return Ok(Ulid::MIN);
         };
-        let client = self.client().await?;
+        let client = &**self;
         let table = Table::find(&**client, table).await?;
         let (_, bytes) = ulid_form(&table, ulid_column)?;
         let sql = format!(
@@ -134,8 +134,6 @@ impl PostgresStore {
     pub(crate) async fn ulid_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
         let mut states = Vec::new();
         let now: f64 = self
-            .client()
-            .await?
             .query_one(
                 "select extract(epoch from clock_timestamp())::float8 * 1000",
                 &[],
@@ -165,10 +163,9 @@ impl PostgresStore {
     }
 }
 
-#[async_trait]
-impl UlidStore for PostgresStore {
-    async fn incidents(&self) -> Result<Vec<Incident>> {
-        let client = self.client().await?;
+impl Session {
+    pub(crate) async fn incidents(&self) -> Result<Vec<Incident>> {
+        let client = &**self;
         let rows = client
             .query(
                 "select feed_id, shard_id, count, \

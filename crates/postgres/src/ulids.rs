@@ -16,6 +16,7 @@ use tokio_postgres::{Client, IsolationLevel};
 
 use crate::PostgresStore;
 use crate::error::{db, ulid_code};
+use crate::session::Limit;
 
 /// A transaction whose ULIDs are increasing for every observer of its shard.
 ///
@@ -23,7 +24,7 @@ use crate::error::{db, ulid_code};
 /// A background task shows the server that this process is alive, so that a transaction which
 /// computes for long is not judged dead. Dropping it rolls back and frees the shard.
 pub struct UlidTransaction {
-    session: Arc<Session>,
+    session: Arc<Holder>,
     counter: UlidCounter,
     alive: AbortHandle,
 }
@@ -39,8 +40,19 @@ impl std::fmt::Debug for UlidTransaction {
 /// What fits the server's milliseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
 
+/// How long the server may take for something that it need not wait for anybody to do.
+const NO_ANSWER: Duration = Duration::from_secs(30);
+
+fn no_answer(what: &str) -> Error {
+    Error::new(
+        Kind::Unavailable,
+        format!("the database did not answer the {what} of a ULID transaction"),
+    )
+    .advise("look whether its rows are there before you do it again")
+}
+
 /// A connection with an open transaction.
-struct Session {
+struct Holder {
     client: Option<Object>,
     ended: AtomicBool,
     /// What frees the lock where it belongs to the session and not to the transaction.
@@ -66,12 +78,18 @@ impl PostgresStore {
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let begun = match isolation {
-                IsolationLevel::ReadCommitted | IsolationLevel::ReadUncommitted => {
-                    self.try_begin(options, left).await
+            let begun = async {
+                match isolation {
+                    IsolationLevel::ReadCommitted | IsolationLevel::ReadUncommitted => {
+                        self.try_begin(options, left).await
+                    }
+                    other => self.try_begin_locked(options, left, other).await,
                 }
-                other => self.try_begin_locked(options, left, other).await,
             };
+            // A connection that does not answer is closed, and the server rolls back.
+            let begun = tokio::time::timeout(left + NO_ANSWER, begun)
+                .await
+                .map_err(|_| no_answer("begin"))?;
             let error = match begun? {
                 Ok((session, state)) => return Ok(UlidTransaction::new(session, state, options)),
                 Err(error) => error,
@@ -86,19 +104,19 @@ impl PostgresStore {
     }
 
     async fn report_incident(&self, options: &UlidOptions) -> Result<()> {
-        let client = self.client().await?;
-        let raised: bool = client
-            .query_one(
-                "select changefeed.report_incident($1, $2, $3)",
-                &[
-                    &options.feed,
-                    &options.shard,
-                    &milliseconds(options.timeout),
-                ],
-            )
-            .await
-            .map_err(db)?
-            .get(0);
+        let timeout = milliseconds(options.timeout);
+        let raised: bool = self
+            .call(Limit::BRIEF, async |session| {
+                let row = session
+                    .query_one(
+                        "select changefeed.report_incident($1, $2, $3)",
+                        &[&options.feed, &options.shard, &timeout],
+                    )
+                    .await
+                    .map_err(db)?;
+                Ok(row.get(0))
+            })
+            .await?;
         if raised {
             tracing::warn!(feed = %options.feed, shard = options.shard,
                 "a writer disappeared; its lock was burned");
@@ -111,8 +129,8 @@ impl PostgresStore {
         &self,
         options: &UlidOptions,
         wait: Duration,
-    ) -> Result<Result<(Session, UlidState), tokio_postgres::Error>> {
-        let client = self.client().await?;
+    ) -> Result<Result<(Holder, UlidState), tokio_postgres::Error>> {
+        let client = self.inner.door.application(&self.inner.known).await?;
         let statement = client
             .prepare_cached(
                 "select time_ms, high, low from changefeed.ulid_begin($1, $2, $3, \
@@ -120,7 +138,7 @@ impl PostgresStore {
             )
             .await
             .map_err(db)?;
-        let session = Session {
+        let session = Holder {
             client: Some(client),
             ended: AtomicBool::new(false),
             unlock: None,
@@ -152,9 +170,9 @@ impl PostgresStore {
         options: &UlidOptions,
         wait: Duration,
         isolation: IsolationLevel,
-    ) -> Result<Result<(Session, UlidState), tokio_postgres::Error>> {
-        let client = self.client().await?;
-        let mut session = Session {
+    ) -> Result<Result<(Holder, UlidState), tokio_postgres::Error>> {
+        let client = self.inner.door.application(&self.inner.known).await?;
+        let mut session = Holder {
             client: Some(client),
             ended: AtomicBool::new(false),
             unlock: None,
@@ -210,7 +228,7 @@ impl PostgresStore {
 }
 
 impl UlidTransaction {
-    fn new(session: Session, begin: UlidState, options: &UlidOptions) -> Self {
+    fn new(session: Holder, begin: UlidState, options: &UlidOptions) -> Self {
         let session = Arc::new(session);
         let pulse = session.clone();
         let every = options.timeout / 4;
@@ -264,7 +282,9 @@ impl UlidTransaction {
     pub async fn commit(self) -> Result<()> {
         crash_point("ulid.commit");
         self.alive.abort();
-        let committed = self.verify_and_commit().await;
+        let committed = tokio::time::timeout(NO_ANSWER, self.verify_and_commit())
+            .await
+            .map_err(|_| no_answer("commit"))?;
         match committed {
             Ok(()) => {
                 self.session.ended.store(true, Ordering::Release);
@@ -316,7 +336,7 @@ impl Drop for UlidTransaction {
     }
 }
 
-impl Session {
+impl Holder {
     /// Ends the transaction and frees the lock; a connection on which that fails is not used again.
     async fn end(&self, how: &str) {
         let mut statement = how.to_owned();
@@ -337,7 +357,7 @@ impl Session {
     }
 }
 
-impl Deref for Session {
+impl Deref for Holder {
     type Target = Client;
 
     #[expect(
@@ -349,7 +369,7 @@ impl Deref for Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for Holder {
     /// A connection whose transaction has not ended is closed, and the server rolls back: it must
     /// not go back to the pool.
     fn drop(&mut self) {

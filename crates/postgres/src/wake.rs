@@ -15,6 +15,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::AsyncMessage;
 
 use crate::error::db;
+use crate::session::{Limit, Session};
 use crate::{Inner, PostgresStore};
 
 /// The channel on which every sweep announces `feed_id/shard/last number`.
@@ -60,7 +61,7 @@ pub(crate) struct Prober {
 impl WakeStore for PostgresStore {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
         let store = Arc::downgrade(&self.inner);
-        let subscription = self.inner.hub.subscribe(feed.id, shard);
+        let subscription = self.inner.known.hub.subscribe(feed.id, shard);
         if let Some(Source::Ulid { feed: ulids, .. }) = &feed.source {
             let prober = &self.inner.prober;
             prober
@@ -86,8 +87,8 @@ impl WakeStore for PostgresStore {
 /// Listens until the store is gone, on a new connection whenever the old one breaks.
 async fn listen(store: Weak<Inner>) {
     while let Some(inner) = store.upgrade() {
-        let dialled = inner.target.dial().await;
-        let hub = inner.hub.clone();
+        let dialled = inner.door.target.dial().await;
+        let hub = inner.known.hub.clone();
         // Only the hub is kept while listening, so that the store can be dropped.
         drop(inner);
         let ended = match dialled {
@@ -150,13 +151,18 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
     let mut pace = Pace::new(SHORTEST, LONGEST);
     let mut seen: HashMap<(Uuid, i32), Position> = HashMap::new();
     while let Some(inner) = store.upgrade() {
-        let feeds = inner.prober.watched(&inner.hub);
+        let feeds = inner.prober.watched(&inner.known.hub);
         if feeds.is_empty() {
             drop(inner);
             newcomer.notified().await;
             continue;
         }
-        let news = look(PostgresStore { inner }, &feeds, &mut seen).await;
+        let store = PostgresStore { inner };
+        let news = store
+            .call(Limit::BRIEF, async |s| look(s, &feeds, &mut seen).await)
+            .await;
+        // Not kept while waiting, so that the store can be dropped.
+        drop(store);
         let wait = match news {
             Ok(true) => pace.busy(),
             Ok(false) => pace.idle(),
@@ -182,13 +188,12 @@ impl Prober {
 
 /// One look for all who wait. Returns whether there was anything new.
 async fn look(
-    store: PostgresStore,
+    session: &Session,
     feeds: &HashMap<FeedId, Uuid>,
     seen: &mut HashMap<(Uuid, i32), Position>,
 ) -> Result<bool> {
     let ids: Vec<Uuid> = feeds.values().copied().collect();
-    let client = store.client().await?;
-    let statement = client
+    let statement = session
         .prepare_cached(
             "select feed_id, shard_id, ulid_high, ulid_low from changefeed.shard_ulid \
              where feed_id = any($1)",
@@ -196,7 +201,7 @@ async fn look(
         .await
         .map_err(db)?;
     let mut news = false;
-    for row in client.query(&statement, &[&ids]).await.map_err(db)? {
+    for row in session.query(&statement, &[&ids]).await.map_err(db)? {
         let (ulids, shard): (Uuid, i32) = (row.get(0), row.get(1));
         let position: Position = (row.get(2), row.get(3));
         // A shard seen for the first time counts: a reader may have begun to wait before.
@@ -208,7 +213,7 @@ async fn look(
             continue;
         };
         for (feed, _) in feeds.iter().filter(|(_, id)| **id == ulids) {
-            store.inner.hub.wake(*feed, ShardId(shard));
+            session.known.hub.wake(*feed, ShardId(shard));
         }
     }
     Ok(news)

@@ -5,38 +5,35 @@ mod parked;
 
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use changefeed_core::{
     Batch, BatchOutcome, Error, Finding, Kind, Result, Settled, TableName, Take, Watch, WatchFrom,
-    WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+    WatchName, WatchSettings, WatchSpec, WatchStatus,
 };
-use deadpool_postgres::Object;
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
 
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::patience::{Patience, in_use};
+use crate::session::Session;
 use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
-use crate::{PostgresStore, quote, watch_findings, watch_rights};
+use crate::{quote, watch_findings, watch_rights};
 
-#[async_trait]
-impl WatchStore for PostgresStore {
-    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
-        let mut client = self.client().await?;
-        let table = resolve(&client, &spec.table).await?;
-        let transaction = begin(&mut client).await?;
+impl Session {
+    pub(crate) async fn open_watch(&mut self, spec: &WatchSpec) -> Result<Watch> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         Patience::Person.set(&*transaction).await?;
-        let opened = open(&*transaction, spec, &table).await?;
+        let opened = open(&*transaction, spec).await?;
         transaction.commit().await.map_err(db)?;
         self.opened(&opened).await?;
         Ok(opened.watch)
     }
 
-    async fn watches(&self) -> Result<Vec<Watch>> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+    pub(crate) async fn watches(&mut self) -> Result<Vec<Watch>> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         let rows = transaction
             .query(include_str!("sql/watches.sql"), &[])
             .await
@@ -44,9 +41,13 @@ impl WatchStore for PostgresStore {
         rows.iter().map(stored).collect()
     }
 
-    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+    pub(crate) async fn watch_status(
+        &mut self,
+        watch: &Watch,
+        parked: usize,
+    ) -> Result<WatchStatus> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         let row = transaction
             .query_opt(
                 include_str!("sql/watch_status.sql"),
@@ -74,7 +75,7 @@ impl WatchStore for PostgresStore {
         })
     }
 
-    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+    pub(crate) async fn take(&mut self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
         let mut again = true;
         loop {
             let taken = self
@@ -85,7 +86,7 @@ impl WatchStore for PostgresStore {
             match taken {
                 Ok((taken, stale)) => {
                     if stale {
-                        self.inner.backlogs.forget(&watch.leases_table);
+                        self.known.backlogs.forget(&watch.leases_table);
                     }
                     if taken.is_some() || !stale {
                         return Ok(taken);
@@ -98,15 +99,20 @@ impl WatchStore for PostgresStore {
         }
     }
 
-    async fn renew(&self, watch: &Watch, batch: &Batch, lease: std::time::Duration) -> Result<u64> {
+    pub(crate) async fn renew(
+        &mut self,
+        watch: &Watch,
+        batch: &Batch,
+        lease: std::time::Duration,
+    ) -> Result<u64> {
         self.with_backlog(watch, async |client, backlog| {
             backlog.renew(client, batch, lease).await
         })
         .await
     }
 
-    async fn settle(
-        &self,
+    pub(crate) async fn settle(
+        &mut self,
         watch: &Watch,
         batch: &Batch,
         outcome: &BatchOutcome,
@@ -118,9 +124,9 @@ impl WatchStore for PostgresStore {
         .await
     }
 
-    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+    pub(crate) async fn retry_parked(&mut self, watch: &Watch) -> Result<u64> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let sql = format!(
             "update {} set _changefeed_parked_time = null, _changefeed_attempt_count = 0, \
@@ -136,9 +142,9 @@ impl WatchStore for PostgresStore {
         Ok(count)
     }
 
-    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+    pub(crate) async fn reset_watch(&mut self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let tracked = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
@@ -158,11 +164,11 @@ impl WatchStore for PostgresStore {
             .await
             .map_err(db)?;
         transaction.commit().await.map_err(db)?;
-        self.inner.backlogs.forget(&watch.leases_table);
+        self.known.backlogs.forget(&watch.leases_table);
         self.load(watch, &tracked, &leases).await
     }
 
-    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
+    pub(crate) async fn drop_watch(&mut self, watch: &Watch) -> Result<()> {
         // Those who read its rows and its backlog lock them in another order, and where that is a
         // deadlock the server may let it be us who gives way. Who has waited in vain has waited for longer.
         let again_until = Instant::now() + Duration::from_secs(4);
@@ -174,10 +180,10 @@ impl WatchStore for PostgresStore {
         }
     }
 
-    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn watch_findings(&mut self) -> Result<Vec<Finding>> {
         let watches = self.watches().await?;
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         let mut findings = Vec::new();
         for watch in &watches {
             findings.extend(watch_findings::find(&*transaction, watch).await?);
@@ -193,12 +199,8 @@ pub(crate) struct Opened {
     leases: String,
 }
 
-/// Opens a watch of a table whose name has its schema, in a transaction of [`begin`].
-pub(crate) async fn open(
-    client: &impl GenericClient,
-    spec: &WatchSpec,
-    table: &TableName,
-) -> Result<Opened> {
+/// Opens a watch, in a transaction of [`begin`].
+pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Result<Opened> {
     let function_id = spec.name.function_id();
     let known = client
         .query_opt(
@@ -208,7 +210,7 @@ pub(crate) async fn open(
         )
         .await
         .map_err(db)?;
-    let found = Tracked::find(client, table).await;
+    let found = Tracked::find(client, &spec.table).await;
     if let (Err(error), Some(row)) = (&found, &known)
         && error.kind() == Kind::NotFound
     {
@@ -298,45 +300,27 @@ pub(crate) async fn drop(client: &impl GenericClient, watch: &Watch) -> Result<(
     Ok(())
 }
 
-impl PostgresStore {
-    async fn try_drop(&self, watch: &Watch) -> Result<()> {
-        let mut client = self.client().await?;
-        let transaction = begin(&mut client).await?;
+impl Session {
+    pub(crate) async fn try_drop(&mut self, watch: &Watch) -> Result<()> {
+        let client = &mut **self;
+        let transaction = begin(client).await?;
         Patience::Person.set(&*transaction).await?;
         drop(&*transaction, watch).await?;
         transaction.commit().await.map_err(db)?;
-        self.inner.backlogs.forget(&watch.leases_table);
+        self.known.backlogs.forget(&watch.leases_table);
         Ok(())
     }
 
     /// What follows when the transaction that opened a watch is committed.
-    pub(crate) async fn opened(&self, opened: &Opened) -> Result<()> {
+    pub(crate) async fn opened(&mut self, opened: &Opened) -> Result<()> {
         let Opened {
             watch,
             tracked,
             leases,
         } = opened;
-        self.inner.backlogs.forget(&watch.leases_table);
+        self.known.backlogs.forget(&watch.leases_table);
         self.load(watch, tracked, leases).await
     }
-}
-
-/// The table that a name means, with its schema; the last thing that goes by our search path.
-async fn resolve(client: &Object, name: &TableName) -> Result<TableName> {
-    let row = client
-        .query_opt(
-            "select n.nspname::pg_catalog.text, c.relname::pg_catalog.text \
-             from pg_catalog.pg_class c join pg_catalog.pg_namespace n \
-               on n.oid operator(pg_catalog.=) c.relnamespace \
-             where c.oid operator(pg_catalog.=) pg_catalog.to_regclass($1)::pg_catalog.oid",
-            &[&quote::table(name)],
-        )
-        .await
-        .map_err(db)?;
-    Ok(row.map_or_else(
-        || name.clone(),
-        |row| TableName::qualified(row.get::<_, String>(0), row.get::<_, String>(1)),
-    ))
 }
 
 /// Registers a function, if it is new, and makes its tables, if they are missing. The table's lock

@@ -1,7 +1,7 @@
 //! Several statements as one message, and what the server answers to each.
 
 use changefeed_core::{Error, Kind, Result};
-use deadpool_postgres::Object;
+use deadpool_postgres::ClientWrapper;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
@@ -29,13 +29,13 @@ impl Answer {
 }
 
 /// Sends statements as one message and one transaction.
-pub(super) async fn send(client: &Object, sql: &str) -> Result<Vec<Answer>> {
+pub(super) async fn send(client: &ClientWrapper, sql: &str) -> Result<Vec<Answer>> {
     exchange(client, sql).await.map_err(explain)
 }
 
 /// The same; if a value could not be read as its type, other statements are sent instead.
 pub(super) async fn send_or(
-    client: &Object,
+    client: &ClientWrapper,
     sql: &str,
     otherwise: impl FnOnce() -> String,
 ) -> Result<Vec<Answer>> {
@@ -51,7 +51,7 @@ pub(super) async fn send_or(
 /// that is known by its number only, and returns what it finds. All of this is sent at once: a process
 /// that is stopped in between holds nothing.
 pub(super) async fn read(
-    client: &Object,
+    client: &ClientWrapper,
     begin: &str,
     declare: &str,
     parameter: Type,
@@ -75,7 +75,7 @@ pub(super) async fn read(
     answers.pop().ok_or_else(unexpected)
 }
 
-async fn exchange(client: &Object, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
+async fn exchange(client: &ClientWrapper, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
     let mut answers = Vec::new();
     let mut answer = Answer::default();
     for message in client.simple_query(sql).await? {

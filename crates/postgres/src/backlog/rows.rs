@@ -3,7 +3,7 @@
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings,
 };
-use deadpool_postgres::Object;
+use deadpool_postgres::ClientWrapper;
 use serde_json::value::RawValue;
 
 use super::message::{read, unexpected};
@@ -20,7 +20,7 @@ impl Backlog {
     /// keep it.
     pub(super) async fn rows(
         &self,
-        client: &Object,
+        client: &ClientWrapper,
         leased: Leased,
         settings: &WatchSettings,
     ) -> Result<Batch> {
@@ -51,7 +51,7 @@ impl Backlog {
         }
     }
 
-    async fn read(&self, client: &Object, leased: &Leased) -> Result<Vec<RowChange>> {
+    async fn read(&self, client: &ClientWrapper, leased: &Leased) -> Result<Vec<RowChange>> {
         let tracked = &self.tracked;
         let begin = format!(
             "begin isolation level read committed; select {PLANNER}; {}; {}",

@@ -4,22 +4,28 @@ use changefeed_core::{Error, Kind, Result, Watch, crash_point};
 
 use crate::backlog::explain;
 use crate::error::db;
+use crate::quote;
+use crate::session::Session;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, lock_table};
 use crate::typed::NoValue;
 use crate::watch_key::join;
-use crate::{PostgresStore, quote};
 
 /// Existing rows that are loaded at a time.
 const LOAD: usize = 10_000;
 
-impl PostgresStore {
+impl Session {
     /// Puts existing rows into the backlog of a function that begins with them. Goes on where
     /// it was cut off.
-    pub(super) async fn load(&self, watch: &Watch, tracked: &Tracked, leases: &str) -> Result<()> {
+    pub(super) async fn load(
+        &mut self,
+        watch: &Watch,
+        tracked: &Tracked,
+        leases: &str,
+    ) -> Result<()> {
         loop {
-            let mut client = self.client().await?;
-            let transaction = begin(&mut client).await?;
+            let client = &mut **self;
+            let transaction = begin(client).await?;
             lock_table(&*transaction, watch.table_id).await?;
             // Nobody alters it from here on, and it is read as it is now.
             let oid = tracked.table.oid;

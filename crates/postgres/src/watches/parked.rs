@@ -4,14 +4,15 @@ use changefeed_core::{Parked, Result, RowOperation, Watch};
 
 use super::{missing_state, raw};
 use crate::error::db;
+use crate::quote;
+use crate::session::Session;
 use crate::tracking::begin;
-use crate::{PostgresStore, quote};
 
-impl PostgresStore {
+impl Session {
     /// The changes that a watch has given up, oldest first.
-    pub(super) async fn parked(&self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
-        let mut client = self.client().await?;
-        let client = begin(&mut client).await?;
+    pub(super) async fn parked(&mut self, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
+        let client = &mut **self;
+        let client = begin(client).await?;
         // As our tables have it, whatever became of the table since.
         let key: Vec<String> = client
             .query_opt(

@@ -83,7 +83,9 @@ impl Backend for PostgresBackend {
     }
 
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(PostgresStore::connect(self.database.url()).await.unwrap())
+        // One connection: whoever holds it and asks for another waits for ever, and is found.
+        let url = format!("{}?max_connections=1", self.database.url());
+        Arc::new(PostgresStore::connect(&url).await.unwrap())
     }
 
     async fn write_ulids(

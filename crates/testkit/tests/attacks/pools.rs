@@ -1,1 +1,156 @@
 //! A pool of one connection, frozen sessions and poolers in between.
+
+use std::time::{Duration, Instant};
+
+use changefeed_core::{
+    AccessStore, ConsumerStore, EventStore, FeedId, FeedStore, InstanceStore, Kind, NewFeed,
+    NewToken, SchemaStore, Scope, SweepGroup, SweepStore, TableName, TokenDigest, TriggerStore,
+    WatchFrom, WatchSpec, WatchStore,
+};
+use changefeed_postgres::PostgresStore;
+use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::run;
+use tokio::task::JoinSet;
+
+/// A store with this many connections, in a database with our schema and a table.
+async fn store(backend: &PostgresBackend, connections: usize) -> PostgresStore {
+    let url = format!("{}?max_connections={connections}", backend.url());
+    let store = PostgresStore::connect(&url).await.unwrap();
+    store.migrate().await.unwrap();
+    store
+}
+
+fn orders() -> NewFeed {
+    NewFeed {
+        id: Some(FeedId(37)),
+        ..NewFeed::new("orders".parse().unwrap())
+    }
+}
+
+/// What hung: a watch that is opened loads the rows that there are, with a connection of its own.
+#[test]
+fn ten_watches_open_at_once_on_one_connection() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let session = backend.try_session().await.unwrap();
+        session
+            .run("create table orders (id int primary key, note text); insert into orders values (1, 'a')")
+            .await;
+        let store = store(&backend, 1).await;
+        let mut all = JoinSet::new();
+        for n in 0..10 {
+            let store = store.clone();
+            all.spawn(async move {
+                let mut spec = WatchSpec::new(
+                    format!("w{n}").parse().unwrap(),
+                    TableName::unqualified("orders"),
+                );
+                spec.from = WatchFrom::Beginning;
+                let watch = store.open_watch(&spec).await.unwrap();
+                store
+                    .reset_watch(&watch, WatchFrom::Beginning)
+                    .await
+                    .unwrap();
+                let status = store.watch_status(&watch, 10).await.unwrap();
+                assert_eq!(status.unprocessed, 1);
+            });
+        }
+        all.join_all().await;
+    });
+}
+
+/// Forty questions at once delayed the numbering by half a minute: sweeps have connections of their own.
+#[test]
+fn numbering_goes_on_while_every_connection_is_taken() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let store = store(&backend, 1).await;
+        let feed = store.create_feed(&orders()).await.unwrap();
+        let session = backend.try_session().await.unwrap();
+        // Somebody keeps a lock that our only connection for work waits for.
+        let blocker = backend.try_session().await.unwrap();
+        blocker
+            .run("begin; lock table changefeed.consumer in access exclusive mode")
+            .await;
+        let asker = store.clone();
+        let question = tokio::spawn(async move { asker.consumers().await });
+        changefeed_testkit::eventually("the question waits", || async {
+            (store.connections().idle == 0).then_some(())
+        })
+        .await;
+        session.run(&backend.words().publish(37, 0, 1)).await;
+        let asked = Instant::now();
+        let report = store.sweep(SweepGroup(0)).await.unwrap();
+        assert_eq!(report.changes(), 1);
+        assert!(asked.elapsed() < Duration::from_secs(5));
+        blocker.run("rollback").await;
+        question.await.unwrap().unwrap();
+        drop(feed);
+    });
+}
+
+/// The same calls that held a connection and asked for another.
+#[test]
+fn every_call_does_with_one_connection() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let store = store(&backend, 1).await;
+        let token = NewToken {
+            id: "abcdefghijkl".parse().unwrap(),
+            name: "one".to_owned(),
+            digest: TokenDigest([7; 32]),
+            scopes: vec![Scope::Operate],
+            expires_after: None,
+        };
+        store.create_token(&token).await.unwrap();
+        assert_eq!(store.tokens().await.unwrap().len(), 1);
+        store.refresh_triggers().await.unwrap();
+        store.capture_findings().await.unwrap();
+        store.watch_findings().await.unwrap();
+        store.trigger_states().await.unwrap();
+        store.server_findings().await.unwrap();
+    });
+}
+
+/// A call that waits for a connection gives up with a sentence, and does not wait for ever.
+#[test]
+fn a_call_that_gets_no_connection_says_so() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let store = store(&backend, 1).await;
+        let blocker = backend.try_session().await.unwrap();
+        blocker
+            .run("begin; lock table changefeed.consumer in access exclusive mode")
+            .await;
+        let asker = store.clone();
+        let question = tokio::spawn(async move { asker.consumers().await });
+        changefeed_testkit::eventually("the question waits", || async {
+            (store.connections().idle == 0).then_some(())
+        })
+        .await;
+        let error = store.feeds().await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable);
+        assert!(error.to_string().contains("connections"), "{error}");
+        blocker.run("rollback").await;
+        question.await.unwrap().unwrap();
+    });
+}
+
+/// A role's own limit is not ours: it would stop sweeping and claiming of a backlog for ever.
+#[test]
+fn the_limit_of_a_role_does_not_bind_our_sessions() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let session = backend.try_session().await.unwrap();
+        let name = backend.database().name();
+        session
+            .run(&format!(
+                "alter database {name} set statement_timeout = '1ms'"
+            ))
+            .await;
+        let store = store(&backend, 1).await;
+        store.create_feed(&orders()).await.unwrap();
+        store.sweep(SweepGroup(0)).await.unwrap();
+        assert_eq!(store.feeds().await.unwrap().len(), 1);
+    });
+}
