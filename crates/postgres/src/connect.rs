@@ -11,7 +11,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::Host;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::db;
@@ -22,6 +22,15 @@ const MOST: usize = 10;
 /// Connections for sweeps. A sweeper uses one at a time; there are more so that one whose server
 /// process does not answer cannot stop the sweepers of other groups.
 const MOST_NUMBERING: usize = 4;
+
+/// What our sessions are called in `pg_stat_activity`, and those in which an application runs
+/// statements of its own.
+const NAME: &str = "changefeed";
+const NAME_IN_ULIDS: &str = "changefeed/ulids";
+
+/// A setting that a session has from its start on. What we set later would be lost, and seen by others,
+/// where a pooler gives every transaction another session.
+const MARK: &str = "changefeed.session";
 
 /// The server's limit for a statement, unless a call says otherwise.
 pub(crate) const BRIEF: Duration = Duration::from_secs(10);
@@ -49,10 +58,13 @@ const OURS: &str = "set search_path = pg_catalog, pg_temp; set row_security = of
 const PLANNED_WITH_VALUES: &str = "set plan_cache_mode = force_custom_plan";
 
 /// Where to connect, and how.
+#[derive(Clone)]
 pub(crate) struct Target {
     config: Config,
     /// Connections for work at most.
     most: usize,
+    /// Whether sessions carry our mark from their start.
+    marked: bool,
     tls: MakeRustlsConnect,
 }
 
@@ -70,36 +82,61 @@ fn configuration(url: &str) -> Result<Config> {
         })
 }
 
-/// Takes our own option out of a URL: the driver refuses what it does not know.
-fn max_connections(url: &str) -> Result<(String, usize)> {
-    let Some((place, options)) = url.split_once('?') else {
-        return Ok((url.to_owned(), MOST));
+/// What a URL says to us, and not to the driver, which refuses what it does not know.
+struct Ours {
+    /// Connections for work at most.
+    most: usize,
+    /// Whether there is a pooler in between that gives each of its clients a session of its own.
+    pooled_sessions: bool,
+}
+
+/// Takes our own options out of a URL.
+fn own_options(url: &str) -> Result<(String, Ours)> {
+    let mut ours = Ours {
+        most: MOST,
+        pooled_sessions: false,
     };
-    let mut most = MOST;
+    let Some((place, options)) = url.split_once('?') else {
+        return Ok((url.to_owned(), ours));
+    };
     let mut others = Vec::new();
     for option in options.split('&') {
-        match option.strip_prefix("max_connections=") {
-            None => others.push(option),
-            Some(number) => {
-                most = number.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
+        match option.split_once('=') {
+            Some(("max_connections", number)) => {
+                ours.most = number.parse().ok().filter(|n| *n > 0).ok_or_else(|| {
                     Error::invalid(format!("'{number}' is not a number of connections"))
                         .advise("write max_connections=10, or any number from 1 on")
                 })?;
             }
+            Some(("pooler", "session")) => ours.pooled_sessions = true,
+            Some(("pooler", mode)) => {
+                return Err(Error::invalid(format!("'{mode}' is no mode of a pooler"))
+                    .advise("write pooler=session, or connect to the server itself"));
+            }
+            _ => others.push(option),
         }
     }
     let url = match others.is_empty() {
         true => place.to_owned(),
         false => format!("{place}?{}", others.join("&")),
     };
-    Ok((url, most))
+    Ok((url, ours))
+}
+
+/// Error of a connection that does not lead to a session of its own.
+pub(crate) fn pooled() -> Error {
+    Error::invalid("the connection goes through a pooler, and changefeed needs sessions of its own")
+        .advise(
+            "connect to the PostgreSQL server itself; behind a pooler whose clients keep their session \
+             (pgbouncer: pool_mode = session, ignore_startup_parameters = options) add pooler=session to the URL",
+        )
 }
 
 /// Where a URL leads, for people: host and database, and nothing of user or password. Where the password
 /// ends is for the driver to say, and nobody else to guess.
 pub fn place(url: &str) -> String {
     let mut place = "postgres".to_owned();
-    let Ok(config) = max_connections(url).and_then(|(url, _)| configuration(&url)) else {
+    let Ok(config) = own_options(url).and_then(|(url, _)| configuration(&url)) else {
         return place;
     };
     // A password with an '@' that was not escaped ends up in the host.
@@ -121,11 +158,16 @@ pub fn place(url: &str) -> String {
 
 impl Target {
     pub(crate) fn parse(url: &str) -> Result<Self> {
-        let (url, most) = max_connections(url)?;
+        let (url, ours) = own_options(url)?;
         let mut config = configuration(&url)?;
+        if !ours.pooled_sessions {
+            // A pooler that hands out sessions anew refuses this, or forgets it.
+            let options = config.get_options().unwrap_or_default();
+            config.options(format!("{options} -c {MARK}=1"));
+        }
         let verify = url.contains("sslmode=verify-");
         if config.get_application_name().is_none() {
-            config.application_name("changefeed");
+            config.application_name(NAME);
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));
@@ -139,7 +181,12 @@ impl Target {
         } else {
             tls(verify)?
         };
-        Ok(Target { config, most, tls })
+        Ok(Target {
+            config,
+            most: ours.most,
+            marked: !ours.pooled_sessions,
+            tls,
+        })
     }
 
     /// For everything but numbering and ULID transactions.
@@ -155,7 +202,19 @@ impl Target {
     /// For ULID transactions, in which the application's own statements run: names, limits and plans
     /// are those of its role.
     pub(crate) fn application_pool(&self) -> Result<Pool> {
-        self.pool(self.most, FORMS.to_owned())
+        let mut named = self.clone();
+        if named.config.get_application_name() == Some(NAME) {
+            named.config.application_name(NAME_IN_ULIDS);
+        }
+        named.pool(self.most, FORMS.to_owned())
+    }
+
+    /// An expression that is '1' in a session that began with our mark.
+    fn mark(&self) -> String {
+        match self.marked {
+            true => format!("pg_catalog.current_setting('{MARK}', true)"),
+            false => "'1'".to_owned(),
+        }
     }
 
     fn pool(&self, most: usize, settings: String) -> Result<Pool> {
@@ -166,16 +225,24 @@ impl Target {
                 recycling_method: RecyclingMethod::Fast,
             },
         );
-        let settings: Arc<str> = settings.into();
+        let settings: Arc<str> = format!("{settings}; select {}", self.mark()).into();
         Pool::builder(manager)
             .max_size(most)
             .post_create(Hook::async_fn(move |client, _| {
                 let settings = settings.clone();
                 Box::pin(async move {
-                    client
-                        .batch_execute(&settings)
+                    let answers = client
+                        .simple_query(&settings)
                         .await
-                        .map_err(HookError::Backend)
+                        .map_err(HookError::Backend)?;
+                    let mark = answers.iter().rev().find_map(|message| match message {
+                        SimpleQueryMessage::Row(row) => row.get(0),
+                        _ => None,
+                    });
+                    match mark {
+                        Some("1") => Ok(()),
+                        _ => Err(HookError::message("not a session of its own")),
+                    }
                 })
             }))
             .build()

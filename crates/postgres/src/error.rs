@@ -29,6 +29,14 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             format!("the database user lacks a right: {message}"),
         )
         .advise("grant it, or run as the role that installed changefeed; docs/postgres.md lists what each role needs"),
+        // What pgbouncer says to a setting that it cannot keep, and what the server says to a
+        // statement that was prepared in another session.
+        c if *c == SqlState::PROTOCOL_VIOLATION
+            || *c == SqlState::INVALID_SQL_STATEMENT_NAME
+            || *c == SqlState::DUPLICATE_PSTATEMENT =>
+        {
+            crate::connect::pooled().caused_by(error)
+        }
         c if *c == SqlState::ADMIN_SHUTDOWN
             || *c == SqlState::CRASH_SHUTDOWN
             || *c == SqlState::CANNOT_CONNECT_NOW

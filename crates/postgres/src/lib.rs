@@ -51,7 +51,7 @@ mod watches;
 
 use std::sync::Arc;
 
-use changefeed_core::{Result, SchemaStore};
+use changefeed_core::Result;
 pub use connect::place;
 pub use consumers::advance_consumer;
 pub use schema::migration_script;
@@ -83,7 +83,11 @@ impl PostgresStore {
                 prober: wake::Prober::default(),
             }),
         };
-        store.schema().await?;
+        let inner = &store.inner;
+        inner
+            .door
+            .call_anyway(&inner.known, session::Limit::BRIEF, async |_| Ok(()))
+            .await?;
         Ok(store)
     }
 }

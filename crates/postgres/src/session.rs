@@ -12,7 +12,7 @@ use std::time::Duration;
 use changefeed_core::{Error, Kind, PageJoins, Result, WakeHub, require_current};
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
-use crate::connect::{BRIEF, Target};
+use crate::connect::{BRIEF, Target, pooled};
 use crate::error::db;
 use crate::{backlog, encoding, event_claim, floors, schema};
 
@@ -275,6 +275,7 @@ async fn connection(pool: &Pool) -> Result<Object> {
     got.map_err(|e| match e {
         PoolError::Backend(e) => db(e),
         PoolError::PostCreateHook(HookError::Backend(e)) => db(e),
+        PoolError::PostCreateHook(HookError::Message(_)) => pooled(),
         other => Error::new(
             Kind::Unavailable,
             "no connection to the database is to be had",

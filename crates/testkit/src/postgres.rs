@@ -5,7 +5,7 @@ mod database;
 mod programs;
 mod relay;
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, free_port};
 pub use database::{Database, as_role, fresh_database, server_url};
 pub use programs::{program, programs};
 pub use relay::Relay;

@@ -222,7 +222,8 @@ fn as_user(command: &mut Command, user: Option<(u32, u32)>) {
     }
 }
 
-fn free_port() -> u16 {
+/// A port that nobody uses at this moment.
+pub fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .and_then(|socket| socket.local_addr())
         .unwrap()

@@ -1,5 +1,7 @@
 //! A pool of one connection, frozen sessions and poolers in between.
 
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
@@ -10,6 +12,7 @@ use changefeed_core::{
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend};
 use changefeed_testkit::run;
+use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 /// A store with this many connections, in a database with our schema and a table.
@@ -153,4 +156,159 @@ fn the_limit_of_a_role_does_not_bind_our_sessions() {
         store.sweep(SweepGroup(0)).await.unwrap();
         assert_eq!(store.feeds().await.unwrap().len(), 1);
     });
+}
+
+/// A pgbouncer in front of the server of this test run.
+struct Bouncer {
+    process: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Bouncer {
+    fn start(backend: &PostgresBackend, settings: &str) -> Bouncer {
+        let dir = tempfile::tempdir().unwrap();
+        let port = changefeed_testkit::postgres::free_port();
+        let server = backend.database().server_url();
+        let server_port = server
+            .rsplit_once(':')
+            .and_then(|(_, rest)| rest.split('/').next())
+            .unwrap();
+        let file = dir.path().join("pgbouncer.ini");
+        std::fs::write(
+            &file,
+            format!(
+                "[databases]\n* = host=127.0.0.1 port={server_port} user=tester\n[pgbouncer]\n\
+                 listen_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\nunix_socket_dir =\n{settings}\n"
+            ),
+        )
+        .unwrap();
+        let installed = Path::new("/usr/sbin/pgbouncer");
+        let mut program = match installed.exists() {
+            true => Command::new(installed),
+            false => Command::new("pgbouncer"),
+        };
+        // It refuses to be root, and then has to be somebody who may read its file.
+        if rustix::process::getuid().is_root() {
+            let all = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+            std::fs::set_permissions(dir.path(), all).unwrap();
+            program.args(["-u", "nobody"]);
+        }
+        let process = program
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("pgbouncer is installed by ./test");
+        Bouncer {
+            process,
+            port,
+            _dir: dir,
+        }
+    }
+
+    /// What a store says to it, as soon as it listens.
+    async fn connect(
+        &self,
+        backend: &PostgresBackend,
+        options: &str,
+    ) -> changefeed_core::Result<PostgresStore> {
+        let url = format!(
+            "postgres://tester:any@127.0.0.1:{}/{}{options}",
+            self.port,
+            backend.database().name()
+        );
+        changefeed_testkit::eventually("pgbouncer listens", || async {
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
+        })
+        .await;
+        PostgresStore::connect(&url).await
+    }
+}
+
+impl Drop for Bouncer {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Settings of a session are lost between two transactions there, and seen by other clients.
+#[test]
+fn a_pooler_that_hands_out_transactions_is_refused() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        for settings in [
+            "pool_mode = transaction",
+            "pool_mode = transaction\nignore_startup_parameters = options",
+        ] {
+            let bouncer = Bouncer::start(&backend, settings);
+            let error = bouncer.connect(&backend, "").await.unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid, "{error:?}");
+            assert!(error.to_string().contains("pooler"), "{error}");
+        }
+    });
+}
+
+/// Clients that keep their session are as good as connected directly, once the URL says so.
+#[test]
+fn a_pooler_that_hands_out_sessions_is_used_when_the_url_says_so() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let bouncer = Bouncer::start(
+            &backend,
+            "pool_mode = session\nignore_startup_parameters = options\ndefault_pool_size = 20",
+        );
+        let store = bouncer.connect(&backend, "?pooler=session").await.unwrap();
+        store.migrate().await.unwrap();
+        store.create_feed(&orders()).await.unwrap();
+        assert_eq!(store.feeds().await.unwrap().len(), 1);
+    });
+}
+
+/// A server process that is stopped still acknowledges what it is sent, so no timeout of TCP ends
+/// the wait. The call gives up, its connection is not used again, and the next one works.
+#[test]
+fn a_frozen_server_process_costs_one_call() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let store = store(&backend, 1).await;
+        store.create_feed(&orders()).await.unwrap();
+        let session = backend.try_session().await.unwrap();
+        store.sweep(SweepGroup(0)).await.unwrap();
+        let rows = session
+            .query(
+                "select pid::text from pg_stat_activity where application_name = 'changefeed' \
+                 and datname = current_database() and query like '%changefeed.sweep%'",
+            )
+            .await
+            .unwrap();
+        let frozen = Frozen::stop(rows[0][0].as_deref().unwrap().parse().unwrap());
+        session.run(&backend.words().publish(37, 0, 1)).await;
+        let asked = Instant::now();
+        let error = store.sweep(SweepGroup(0)).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Unavailable, "{error}");
+        assert!(error.to_string().contains("did not answer"), "{error}");
+        assert!(asked.elapsed() < Duration::from_secs(60));
+        let report = store.sweep(SweepGroup(0)).await.unwrap();
+        assert_eq!(report.changes(), 1);
+        drop(frozen);
+    });
+}
+
+/// A process that is stopped until this is dropped.
+struct Frozen(rustix::process::Pid);
+
+impl Frozen {
+    fn stop(pid: i32) -> Frozen {
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        Frozen(pid)
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.0, rustix::process::Signal::CONT);
+    }
 }
