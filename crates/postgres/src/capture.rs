@@ -127,11 +127,19 @@ pub(crate) fn check_kind(table: &Table) -> Result<()> {
             table.name
         )));
     }
-    if table.name.schema.as_deref() == Some("changefeed") {
-        return Err(Error::invalid(format!(
-            "{} is one of changefeed's own tables",
-            table.name
-        )));
-    }
-    Ok(())
+    check_foreign(table)
+}
+
+/// Refuses tables of ours and of the server: a feed would show what they hold, digests of tokens and
+/// hashes of passwords included, to readers who could not see it otherwise.
+pub(crate) fn check_foreign(table: &Table) -> Result<()> {
+    let whose = match table.name.schema.as_deref() {
+        Some("changefeed") => "changefeed's",
+        Some("pg_catalog" | "pg_toast" | "information_schema") => "the server's",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "{} is one of {whose} own tables",
+        table.name
+    )))
 }

@@ -220,6 +220,11 @@ impl Table {
                 self.name
             )));
         }
+        self.check_foreign(connection)
+    }
+
+    /// Refuses tables of ours and of SQLite: a feed would show what they hold to its readers.
+    pub(crate) fn check_foreign(&self, connection: &Connection) -> Result<()> {
         if schema::is_ours(connection, &self.name)? {
             return Err(Error::invalid(format!(
                 "{} is one of changefeed's own tables",
