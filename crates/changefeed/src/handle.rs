@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Change, Consumer, ConsumerName, Cursor, Error, Feed, Incident, LeaseHolder,
-    Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store, SweepGroup,
-    SweepReport, TableName, Trimmed,
+    After, Backfill, Change, Condition, Consumer, ConsumerName, Cursor, Error, Feed, Incident,
+    LeaseHolder, Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store,
+    SweepGroup, SweepReport, TableName, Trimmed,
 };
 use changefeed_engine::{Follow, Sweeper, follow, long_poll};
 use futures_util::Stream;
@@ -86,12 +86,18 @@ impl Changefeed {
 
     /// A table name as a person writes it, folded as this database folds it.
     pub fn table(&self, text: &str) -> Result<TableName> {
-        TableName::parse(text, self.store.fold())
+        TableName::parse(text, self.store.dialect().fold)
     }
 
     /// A column name as a person writes it, folded as this database folds it.
     pub fn column(&self, text: &str) -> Result<String> {
-        TableName::parse_column(text, self.store.fold())
+        TableName::parse_column(text, self.store.dialect().fold)
+    }
+
+    /// A condition in our own small language, as this database wants it written.
+    pub fn condition(&self, text: &str) -> Result<String> {
+        let dialect = self.store.dialect();
+        Ok(Condition::parse(text, dialect.fold)?.sql(dialect))
     }
 
     /// Whether changes wait for a sweep, or get their number at insert.

@@ -178,7 +178,7 @@ impl WatchBuilder {
                     .advise("give it one with `name`: it is known by it when it starts again"));
             }
         };
-        let table = TableName::parse(&self.table, self.store.fold())?;
+        let table = TableName::parse(&self.table, self.store.dialect().fold)?;
         let spec = WatchSpec {
             from: self.from,
             columns: self.columns,

@@ -10,7 +10,7 @@ mod value;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use changefeed::{Error, Result, Variables};
+use changefeed::{AllowedVariables, Error, Result, Variables};
 use clap::Command;
 
 use crate::args::{CreateFeed, CreateTrigger, Deliver, Http, Serve, WatchCreate};
@@ -171,7 +171,10 @@ impl Config {
     /// environment.
     pub(crate) fn variables(&self) -> Variables {
         let secrets = self.secrets.clone();
-        Variables::new(move |name| match secrets.get(name) {
+        let allowed = self.delivering.iter().find(|o| o.id == "allow_env");
+        // The values were checked when they were read.
+        let allowed = allowed.and_then(|o| AllowedVariables::new(o.values.clone()).ok());
+        let variables = Variables::new(move |name| match secrets.get(name) {
             None => std::env::var(name).ok(),
             Some(source) => match source.read(name) {
                 Ok(value) => Some(value),
@@ -180,7 +183,8 @@ impl Config {
                     None
                 }
             },
-        })
+        });
+        variables.allowing(allowed.unwrap_or_default())
     }
 }
 

@@ -7,11 +7,13 @@
 mod access;
 mod bounds;
 mod change;
+pub mod condition;
 mod consumer;
 mod crash;
 mod cursor;
 mod definitions;
 mod delivery;
+mod environment;
 mod error;
 mod event;
 mod feed;
@@ -36,11 +38,13 @@ mod watch;
 pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Page};
+pub use condition::{Condition, Dialect};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
+pub use environment::AllowedVariables;
 pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
     Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finished,

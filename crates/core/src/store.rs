@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 
 use crate::{
     AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Connections,
-    Consumer, ConsumerName, Cursor, EventClaim, EventFilter, EventId, EventTrigger, Feed, FeedId,
-    Finding, Finished, Fold, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
+    Consumer, ConsumerName, Cursor, Dialect, EventClaim, EventFilter, EventId, EventTrigger, Feed,
+    FeedId, Finding, Finished, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
     LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
     ShardId, ShardState, Step, Subscription, SweepGroup, TableName, Take, TokenId,
     TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
@@ -39,8 +39,8 @@ pub trait SchemaStore: Send + Sync {
 /// Feeds and what is in them.
 #[async_trait]
 pub trait FeedStore: Send + Sync {
-    /// What this database does with unquoted names.
-    fn fold(&self) -> Fold;
+    /// What this database does with unquoted names, and how it wants conditions to be written.
+    fn dialect(&self) -> Dialect;
 
     /// Creates a feed, its shards and, for a captured source, its trigger; all or nothing.
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed>;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::environment::check_variable;
 use crate::{Error, FeedName, Result, Retry, TableName, seconds};
 
 /// An event trigger's name: a letter, then letters, digits, `_` and `-`.
@@ -200,6 +201,10 @@ pub struct Delivery {
     /// Environment variables with the secrets that sign requests: one, or two while they are
     /// exchanged.
     pub secrets_from_env: Vec<String>,
+    /// Those of the variables named here that every instance may read, because somebody who is
+    /// trusted with it has named them; the others must be [allowed](crate::AllowedVariables).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub granted_env: Vec<String>,
     /// How a request is written.
     pub format: Format,
     /// When to try again, and when to stop.
@@ -276,16 +281,7 @@ impl Delivery {
         for header in &self.headers {
             header.validate()?;
         }
-        let settings = self.headers.iter().map(|h| &h.value).chain(&self.webhook);
-        for variable in settings
-            .filter_map(|setting| match setting {
-                Setting::FromEnv(variable) => Some(variable),
-                Setting::Value(_) => None,
-            })
-            .chain(&self.secrets_from_env)
-        {
-            check_variable(variable)?;
-        }
+        self.variables().try_for_each(check_variable)?;
         if self.secrets_from_env.len() > 2 {
             return Err(Error::invalid(
                 "a trigger has at most two secrets: the new one and the one it replaces",
@@ -304,18 +300,6 @@ impl Delivery {
         }
         self.retry.validate()
     }
-}
-
-fn check_variable(name: &str) -> Result<()> {
-    let fine = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(fine)
-    {
-        return Err(Error::invalid(format!(
-            "'{name}' is not the name of an environment variable"
-        ))
-        .advise("letters, digits and '_' are, not beginning with a digit"));
-    }
-    Ok(())
 }
 
 impl Header {

@@ -196,6 +196,10 @@ pub struct WatchDefinition {
     /// The environment variable with the secret that signs requests.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret_env: Option<String>,
+    /// That variable, if every instance may read it, because somebody who is trusted with it has
+    /// named it; otherwise it must be [allowed](crate::AllowedVariables).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted_env: Vec<String>,
     /// Rows in a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch: Option<usize>,

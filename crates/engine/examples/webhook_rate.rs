@@ -16,7 +16,7 @@ use changefeed_core::{
     Delivery, Event, EventId, EventSalt, LeasedEvent, Operation, Outcome, Setting, TableName,
     TriggerId,
 };
-use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions};
+use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
 use changefeed_receiver::Receiver;
 use serde_json::value::RawValue;
 
@@ -45,7 +45,7 @@ fn event() -> LeasedEvent {
 
 async fn measure(what: &str, delivery: Delivery, concurrency: usize, time: Duration) {
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-    let lookup = |_: &str| Some(secret.to_owned());
+    let lookup = Variables::new(move |_| Some(secret.to_owned()));
     let target = Target::prepare(&"orders".parse().unwrap(), &delivery, &lookup).unwrap();
     let target = Arc::new(target);
     let client = WebhookClient::new(WebhookOptions::default()).unwrap();
@@ -99,13 +99,19 @@ fn main() {
         let signed = Delivery {
             secrets_from_env: vec!["SECRET".to_owned()],
             ..plain.clone()
-        };
+        }
+        .granted();
         let recorder = Receiver::start().await.unwrap();
         let target = Delivery {
             webhook: Some(Setting::Value(recorder.url("/"))),
             ..Delivery::default()
         };
-        let target = Target::prepare(&"orders".parse().unwrap(), &target, &|_| None).unwrap();
+        let target = Target::prepare(
+            &"orders".parse().unwrap(),
+            &target,
+            &Variables::new(|_| None),
+        )
+        .unwrap();
         let client = WebhookClient::new(WebhookOptions::default()).unwrap();
         client.send(&target, &event()).await;
         let length = recorder.requests()[0].body.len();

@@ -267,6 +267,7 @@ async fn attach(
         );
     };
     let table = Table::find(client, table).await?;
+    capture::check_foreign(&table)?;
     if let Some(column) = source.shard_by() {
         table.column(column)?;
     }

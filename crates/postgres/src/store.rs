@@ -6,13 +6,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use changefeed_core::{
     AccessStore, AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
-    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, EventClaim,
-    EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished, Fold,
-    Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent, LoggedAttempt,
-    LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, SchemaStore,
-    Settled, ShardId, ShardState, Step, SweepGroup, SweepReport, SweepStore, TableName, Take,
-    TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed, UlidStore, Wanted, Watch,
-    WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
+    EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished,
+    Fold, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
+    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result,
+    SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
+    SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
+    UlidStore, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use serde_json::value::RawValue;
 
@@ -63,8 +63,12 @@ impl SchemaStore for PostgresStore {
 
 #[async_trait]
 impl FeedStore for PostgresStore {
-    fn fold(&self) -> Fold {
-        Fold::Lower
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            fold: Fold::Lower,
+            backslashes: true,
+            distinct_from: true,
+        }
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {

@@ -33,6 +33,7 @@ pub(crate) async fn serve(stream: TcpStream, script: Arc<Script>, number: u64) {
         stream,
         script,
         number,
+        nth: 0,
         buffer: BytesMut::with_capacity(8 * 1024),
     };
     while let Ok(Then::GoOn) = connection.exchange().await {}
@@ -42,6 +43,8 @@ struct Connection {
     stream: TcpStream,
     script: Arc<Script>,
     number: u64,
+    /// Requests so far.
+    nth: u64,
     buffer: BytesMut,
 }
 
@@ -66,6 +69,7 @@ impl Connection {
         if self.buffer.is_empty() {
             self.first_byte().await?;
         }
+        self.nth += 1;
         let queued = self.script.begin();
         let in_flight = InFlight(Arc::clone(&self.script));
         let arrived = Instant::now();
@@ -175,6 +179,7 @@ impl Connection {
             body: Bytes::new(),
             arrived,
             connection: self.number,
+            nth: self.nth,
             complete: false,
             reply: Reply::Accept,
         });
@@ -198,6 +203,7 @@ impl Connection {
             body: self.buffer.split().freeze(),
             arrived,
             connection: self.number,
+            nth: self.nth,
             complete: false,
             reply: Reply::Accept,
         });

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::{CancellationToken, Changefeed};
+use changefeed::{AllowedVariables, CancellationToken, Changefeed};
 
 use crate::access::Access;
 use crate::feeds::Feeds;
@@ -28,6 +28,8 @@ pub struct Options {
     pub allow_hosts: Vec<String>,
     /// Origins whose pages may read; `*` for all.
     pub cors_origins: Vec<String>,
+    /// The environment variables that definitions may name here.
+    pub allowed_variables: AllowedVariables,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
     /// Requests at work at the same time.
@@ -51,6 +53,7 @@ impl Options {
             tls: None,
             allow_hosts: Vec::new(),
             cors_origins: Vec::new(),
+            allowed_variables: AllowedVariables::default(),
             max_body: 1024 * 1024,
             max_requests: 256,
             max_waiting: 5000,

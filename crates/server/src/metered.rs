@@ -75,8 +75,8 @@ passing! { FeedStore {
     backfill(feed: &Feed, batch: usize) -> Backfill;
     trim(feed: &Feed, age: Duration, batch: usize) -> Trimmed;
 }
-    fn fold(&self) -> Fold {
-        self.inner.fold()
+    fn dialect(&self) -> Dialect {
+        self.inner.dialect()
     }
 
     async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
-    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid,
+    After, Backfill, Cursor, Dialect, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind,
+    NewFeed, Page, Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
+    Uuid,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -17,8 +18,13 @@ use crate::{SqliteStore, backfill, capture, read, triggers, trim, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqliteStore {
-    fn fold(&self) -> Fold {
-        Fold::Keep
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            fold: Fold::Keep,
+            backslashes: false,
+            // Programs with an SQLite from before 3.39 write to captured tables as well.
+            distinct_from: false,
+        }
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
@@ -189,6 +195,7 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
         return Ok(Source::Events);
     };
     let table = Table::find(tx, given)?;
+    table.check_foreign(tx)?;
     let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;
     let name = TableName {
         schema: given.schema.clone(),

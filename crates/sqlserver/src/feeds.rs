@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind, NewFeed, Page,
-    Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid, crash_point,
+    After, Backfill, Cursor, Dialect, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind,
+    NewFeed, Page, Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
+    Uuid, crash_point,
 };
 use tiberius::Row;
 
@@ -21,8 +22,13 @@ const EMPTY_BATCH: i32 = 4000;
 
 #[async_trait]
 impl FeedStore for SqlServerStore {
-    fn fold(&self) -> Fold {
-        Fold::Keep
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            fold: Fold::Keep,
+            backslashes: false,
+            // Our own parser of conditions knows it, whatever the server knows.
+            distinct_from: true,
+        }
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
@@ -289,6 +295,7 @@ async fn attach(
         );
     };
     let table = Table::find(connection, table).await?;
+    capture::check_foreign(&table)?;
     let shard_by = match source.shard_by() {
         Some(column) => Some(table.column(column)?.name.clone()),
         None => None,

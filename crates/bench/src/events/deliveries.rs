@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed::{
-    Changefeed, Delivery, Error, EventTrigger, Kind, LeasedEvent, Result, Wanted, WebhookOptions,
+    Changefeed, Delivery, Error, EventTrigger, Kind, LeasedEvent, Result, Variables, Wanted,
+    WebhookOptions,
 };
 use changefeed_engine::sinks::webhook::{Target, WebhookClient};
 use tokio::task::JoinSet;
@@ -53,7 +54,11 @@ impl Bare {
         db.store().release_events(&[event.claim()]).await?;
         deliver(db, 1).await?;
         let definition = &trigger.definition;
-        let target = Target::prepare(&definition.name, &definition.delivery, &|_| None)?;
+        let target = Target::prepare(
+            &definition.name,
+            &definition.delivery,
+            &Variables::new(|_| None),
+        )?;
         Ok(Arc::new(Bare {
             client: WebhookClient::new(WebhookOptions::default())?,
             target,

@@ -2,7 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use changefeed::{EventId, FeedName, Format, TriggerName, Variables, WebhookOptions};
+use changefeed::{
+    AllowedVariables, EventId, FeedName, Format, TriggerName, Variables, WebhookOptions,
+};
 use clap::{Subcommand, ValueEnum};
 
 use super::{batch_size, duration, interval, page_size};
@@ -278,12 +280,17 @@ impl From<StatusArg> for changefeed::EventStatus {
 
 impl Deliver {
     /// How webhooks are spoken to.
-    pub(crate) fn webhooks(&self) -> WebhookOptions {
-        WebhookOptions {
+    pub(crate) fn webhooks(&self) -> changefeed::Result<WebhookOptions> {
+        Ok(WebhookOptions {
             allow_private_addresses: !self.refuse_private_addresses,
-            variables: self.variables.clone(),
+            variables: self.variables.clone().allowing(self.allowed()?),
             ..WebhookOptions::default()
-        }
+        })
+    }
+
+    /// The variables that any definition may name.
+    pub(crate) fn allowed(&self) -> changefeed::Result<AllowedVariables> {
+        AllowedVariables::new(self.allow_env.clone())
     }
 }
 
@@ -309,9 +316,21 @@ pub(crate) struct Deliver {
     /// Refuse webhooks at private, loopback and link-local addresses; for production
     #[arg(long)]
     pub(crate) refuse_private_addresses: bool,
+    /// An environment variable that definitions made over HTTP may name too, or a prefix of such
+    /// variables, which ends in '_'; can be repeated
+    #[arg(long, value_name = "NAME", default_value = AllowedVariables::DEFAULT, value_parser = variable)]
+    pub(crate) allow_env: Vec<String>,
     /// What stands behind the variables that definitions name; the file says it.
     #[arg(skip)]
     pub(crate) variables: Variables,
+}
+
+/// The name of a variable, or its beginning.
+fn variable(text: &str) -> Result<String, String> {
+    match AllowedVariables::new([text.to_owned()]) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// A number of seconds, or a duration with a unit.

@@ -40,7 +40,7 @@ pub(crate) async fn deliver(
         grace: args.grace,
         ..DispatchOptions::new(owner)
     };
-    let webhooks = args.webhooks();
+    let webhooks = args.webhooks()?;
     // Whichever ends first with an error ends the other.
     let stop = shutdown.child_token();
     let deliveries = db.webhook_dispatcher(webhooks, options)?;

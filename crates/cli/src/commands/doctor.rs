@@ -1,8 +1,6 @@
 //! `changefeed doctor`
 
-use changefeed::{
-    Changefeed, Error, Finding, Kind, Result, Setting, Severity, Variables, require_current,
-};
+use changefeed::{Changefeed, Error, Finding, Kind, Result, Severity, Variables, require_current};
 
 use crate::commands::watch::statuses;
 use crate::connect;
@@ -74,25 +72,9 @@ async fn deliveries(db: &Changefeed, variables: &Variables) -> Result<Vec<Findin
             );
         }
         let delivery = &trigger.definition.delivery;
-        let settings = delivery
-            .headers
-            .iter()
-            .map(|h| &h.value)
-            .chain(&delivery.webhook);
-        let named = settings
-            .filter_map(|s| match s {
-                Setting::FromEnv(variable) => Some(variable),
-                Setting::Value(_) => None,
-            })
-            .chain(&delivery.secrets_from_env);
-        for variable in named {
-            if variables.get(variable).is_none() {
-                add(
-                    Severity::Note,
-                    subject.clone(),
-                    format!("it needs the environment variable {variable}, which is not set here"),
-                    "set it where `changefeed serve` or `changefeed deliver` runs".to_owned(),
-                );
+        for variable in delivery.variables() {
+            if let Some((message, advice)) = lacking(variables, variable, &delivery.granted_env) {
+                add(Severity::Note, subject.clone(), message, advice);
             }
         }
     }
@@ -120,6 +102,21 @@ async fn deliveries(db: &Changefeed, variables: &Variables) -> Result<Vec<Findin
         }
     }
     Ok(findings)
+}
+
+/// Why a variable could not be read here, and what helps.
+fn lacking(variables: &Variables, name: &str, granted: &[String]) -> Option<(String, String)> {
+    match variables.read("it", name, granted) {
+        Ok(Some(_)) => None,
+        Ok(None) => Some((
+            format!("it needs the environment variable {name}, which is not set here"),
+            "set it where `changefeed serve` or `changefeed deliver` runs".to_owned(),
+        )),
+        Err(error) => {
+            let advice = error.advice().unwrap_or_default().to_owned();
+            Some((error.to_string(), advice))
+        }
+    }
 }
 
 /// What keeps changes of watched tables from being processed.
@@ -156,18 +153,12 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
                 },
             );
         }
-        let variable = status
-            .watch
-            .definition
-            .as_ref()
-            .and_then(|d| d.secret_env.as_ref());
-        if let Some(variable) = variable
-            && known.get(variable).is_none()
+        let definition = status.watch.definition.as_ref();
+        let granted = definition.map_or(&[][..], |d| &d.granted_env);
+        if let Some(variable) = definition.and_then(|d| d.secret_env.as_ref())
+            && let Some((message, advice)) = lacking(known, variable, granted)
         {
-            add(
-                format!("it needs the environment variable {variable}, which is not set here"),
-                "set it where `changefeed serve` runs".to_owned(),
-            );
+            add(message, advice);
         }
     }
     Ok(findings)

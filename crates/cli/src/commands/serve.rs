@@ -86,7 +86,10 @@ impl Instance {
         let stop = shutdown.child_token();
         let server = if roles.contains(&Role::Http) {
             files::allow_many();
-            let options = options(&args.http, &owner);
+            let options = Options {
+                allowed_variables: args.deliver.allowed()?,
+                ..options(&args.http, &owner)
+            };
             let (health, meters) = (health.clone(), meters.clone());
             Some(Server::bind(db.clone(), options, health, meters, stop.clone()).await?)
         } else {

@@ -99,7 +99,9 @@ fn definition(target: &WatchTarget, settings: &WatchSettingsArgs) -> WatchDefini
         max_changes_per_worker: target.max_changes_per_worker,
         with_version: target.with_version,
         with_columns: target.with_columns,
+        granted_env: Vec::new(),
     }
+    .granted()
 }
 
 async fn retry(db: &Changefeed, name: &WatchName, out: &mut Out) -> Result<()> {

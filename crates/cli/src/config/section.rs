@@ -52,7 +52,7 @@ pub(super) fn ids(command: &Command) -> Vec<String> {
 pub(super) fn keys(command: &Command, without: &[&str]) -> Vec<String> {
     let mut keys = Vec::new();
     for id in ids(command) {
-        let key = id.strip_suffix("_env").unwrap_or(&id).to_owned();
+        let key = without_env(&id).to_owned();
         if !without.contains(&id.as_str()) && !keys.contains(&key) {
             keys.push(key);
         }
@@ -359,7 +359,15 @@ fn key_of(option: &str) -> String {
     let word = option.trim_start_matches(['-', '<', '[']);
     let end = word.find([' ', '=', '>', '[', '<']).unwrap_or(word.len());
     let key = word[..end].replace('-', "_");
-    key.strip_suffix("_env").unwrap_or(&key).to_owned()
+    without_env(&key).to_owned()
+}
+
+/// The key of an option that names a variable. The one that allows names is itself.
+fn without_env(id: &str) -> &str {
+    match id {
+        "allow_env" => id,
+        _ => id.strip_suffix("_env").unwrap_or(id),
+    }
 }
 
 /// The keys of options of which one is enough.

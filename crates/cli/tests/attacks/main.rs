@@ -8,9 +8,29 @@
     reason = "a test fails by panicking, and its name says what it is about"
 )]
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../http/client.rs"]
+mod client;
 mod connections;
 mod definitions;
 mod frozen;
 mod protocols;
 mod secrets;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../http/serving.rs"]
+mod serving;
 mod webhooks;
+
+changefeed_testkit::on_every_store! {
+    definitions {
+        a_definition_over_http_names_only_variables_that_are_allowed
+        a_variable_that_was_granted_stays_in_its_place
+        a_variable_that_nobody_granted_is_not_read
+        a_condition_over_http_calls_nothing
+        a_feed_shows_no_table_of_ours_or_of_the_server
+        an_impossible_port_is_refused_wherever_it_is_written
+    }
+    webhooks {
+        a_receiver_that_drops_used_connections_makes_no_dead_letters
+    }
+}

@@ -12,7 +12,8 @@ use http::HeaderValue;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
 
-use super::webhook::{Environment, Post, Target, WebhookClient};
+use super::Sent;
+use super::webhook::{Post, Target, Variables, WebhookClient};
 use crate::{WatchFunction, traces};
 
 /// Posts each batch to an address. An answer with a status of 200 to 299 is success.
@@ -31,7 +32,7 @@ impl PostBatches {
         client: WebhookClient,
         name: &WatchName,
         definition: &WatchDefinition,
-        environment: Environment<'_>,
+        variables: &Variables,
     ) -> Result<Self> {
         let url = definition
             .webhook
@@ -40,6 +41,7 @@ impl PostBatches {
         let delivery = Delivery {
             webhook: Some(Setting::Value(url)),
             secrets_from_env: definition.secret_env.iter().cloned().collect(),
+            granted_env: definition.granted_env.clone(),
             retry: Retry {
                 timeout: TIMEOUT,
                 ..Retry::default()
@@ -49,7 +51,7 @@ impl PostBatches {
         let whose = format!("watch '{name}'");
         Ok(PostBatches {
             client,
-            target: Target::prepare_for(&whose, &delivery, environment)?,
+            target: Target::prepare_for(&whose, &delivery, variables)?,
             function_id: name.function_id(),
             format: definition.format(),
         })
@@ -65,7 +67,29 @@ impl WatchFunction for PostBatches {
         let text = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         let body = RawValue::from_string(text).map_err(|e| e.to_string())?;
         let id = id(&self.function_id, batch);
-        let mut post = Post::json(&id, body);
+        let mut sent = self.post(batch, Post::json(&id, body.clone())).await;
+        if sent.attempt.outcome == Outcome::Unknown {
+            // It says nothing about the batch: that must not cost an attempt. Receivers know the
+            // request by its id.
+            tracing::debug!(error = sent.attempt.error, "a batch is posted again");
+            let again = Post {
+                fresh: true,
+                ..Post::json(&id, body)
+            };
+            sent = self.post(batch, again).await;
+        }
+        match sent.attempt.outcome {
+            Outcome::Success => Ok(()),
+            _ => Err(sent
+                .attempt
+                .error
+                .unwrap_or_else(|| "the webhook did not succeed".to_owned())),
+        }
+    }
+}
+
+impl PostBatches {
+    async fn post(&self, batch: &Batch, mut post: Post<'_>) -> Sent {
         post.attempt = batch.attempt;
         post.headers
             .insert("changefeed-attempt", HeaderValue::from(batch.attempt));
@@ -74,14 +98,7 @@ impl WatchFunction for PostBatches {
         {
             post.headers.insert("traceparent", parent);
         }
-        let sent = self.client.post(&self.target, post).await;
-        match sent.attempt.outcome {
-            Outcome::Success => Ok(()),
-            _ => Err(sent
-                .attempt
-                .error
-                .unwrap_or_else(|| "the webhook did not succeed".to_owned())),
-        }
+        self.client.post(&self.target, post).await
     }
 }
 

@@ -23,6 +23,7 @@ mod signature;
 mod target;
 mod trace;
 mod variables;
+mod wire;
 
 use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
@@ -40,12 +41,13 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::timeout_at;
 
 pub use deliverer::{Webhooks, without_secrets};
-pub use target::{Environment, Target};
+pub use target::Target;
 pub use variables::Variables;
 
 use connector::{Connector, Reach};
 use log::Beginning;
 pub(crate) use trace::Trace;
+use wire::Ended;
 
 use super::Sent;
 
@@ -98,6 +100,8 @@ impl Default for WebhookOptions {
 #[derive(Clone)]
 pub struct WebhookClient {
     http: Client<Connector, Full<Bytes>>,
+    /// The same, with a connection of its own for every request.
+    fresh: Client<Connector, Full<Bytes>>,
     response_limit: usize,
     user_agent: HeaderValue,
     variables: Variables,
@@ -118,6 +122,9 @@ pub struct Post<'a> {
     pub attempt: u32,
     /// What the body is.
     pub content_type: HeaderValue,
+    /// Whether it goes over a connection of its own, and not over one that was used before: because
+    /// that is how the one before it was lost.
+    pub fresh: bool,
     /// Headers besides those of the target. They go to the log as they are.
     pub headers: HeaderMap,
     /// The body, passed through byte for byte.
@@ -130,6 +137,7 @@ impl<'a> Post<'a> {
         Post {
             id,
             attempt: 1,
+            fresh: false,
             content_type: JSON,
             headers: HeaderMap::new(),
             body,
@@ -145,6 +153,8 @@ struct Exchange {
     response: Option<Box<RawValue>>,
     /// Why there is no complete answer.
     broken: Option<String>,
+    /// Whether that says nothing about the request: a connection that was used before had ended.
+    unknown: bool,
 }
 
 impl WebhookClient {
@@ -160,14 +170,17 @@ impl WebhookClient {
             .map(Into::into)
             .collect();
         let connector = Connector::new(reach, options.connect_timeout, &roots)?;
-        let http = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(options.idle_timeout)
-            .pool_max_idle_per_host(options.idle_connections)
-            .http1_max_buf_size(HEAD_LIMIT)
-            .build(connector);
+        let keeping = |connections: usize| {
+            Client::builder(TokioExecutor::new())
+                .pool_timer(TokioTimer::new())
+                .pool_idle_timeout(options.idle_timeout)
+                .pool_max_idle_per_host(connections)
+                .http1_max_buf_size(HEAD_LIMIT)
+                .build(connector.clone())
+        };
         Ok(WebhookClient {
-            http,
+            http: keeping(options.idle_connections),
+            fresh: keeping(0),
             response_limit: options.response_limit,
             user_agent: HeaderValue::from_static(concat!("changefeed/", env!("CARGO_PKG_VERSION"))),
             variables: options.variables,
@@ -186,12 +199,12 @@ impl WebhookClient {
     /// Makes a request, within the target's timeout.
     pub async fn post(&self, target: &Target, post: Post<'_>) -> Sent {
         let began = Instant::now();
-        let number = post.attempt;
+        let (number, fresh) = (post.attempt, post.fresh);
         let (request, logged) = match self.request(target, post) {
             Ok(request) => request,
             Err(error) => return Sent::failed(number, error.to_string()),
         };
-        let exchange = self.exchange(target, request, began).await;
+        let exchange = self.exchange(target, request, fresh, began).await;
         let (answer, outcome, error) = match (exchange.broken, exchange.status) {
             (None, Some(status)) => {
                 let answer = Answer::Status {
@@ -203,6 +216,8 @@ impl WebhookClient {
                     Some(sentence) => (answer, Outcome::Failure, Some(sentence)),
                 }
             }
+            // The next attempt goes over a connection of its own, so this happens once.
+            (broken, _) if exchange.unknown => (Answer::CutOff, Outcome::Unknown, broken),
             (broken, _) => (Answer::None, Outcome::Failure, broken),
         };
         Sent {
@@ -255,12 +270,28 @@ impl WebhookClient {
         &self,
         target: &Target,
         request: Request<Full<Bytes>>,
+        fresh: bool,
         began: Instant,
     ) -> Exchange {
         let limit = target.timeout;
         let deadline = (began + limit).into();
-        let response = match timeout_at(deadline, self.http.request(request)).await {
+        let answered = timeout_at(deadline, async {
+            if fresh {
+                return self.fresh.request(request).await;
+            }
+            match self.http.request(request.clone()).await {
+                // Nothing was said yet, so nothing is repeated.
+                Err(error) if wire::ended(&error, began) == Some(Ended::Unsent) => {
+                    self.fresh.request(request).await
+                }
+                answered => answered,
+            }
+        });
+        let response = match answered.await {
             Ok(Ok(response)) => response,
+            Ok(Err(error)) if !fresh && wire::ended(&error, began) == Some(Ended::Unanswered) => {
+                return Exchange::unknown(&target.host);
+            }
             Ok(Err(error)) => return Exchange::broken(failure::sentence(&error, &target.host)),
             Err(_) => {
                 let host = &target.host;
@@ -286,6 +317,7 @@ impl WebhookClient {
             retry_after: retry_after::retry_after(head.status, &head.headers, SystemTime::now()),
             response: log::response(target, head.status, &head.headers, &beginning),
             broken,
+            unknown: false,
         }
     }
 }
@@ -330,6 +362,7 @@ fn post_of<'a>(target: &Target, leased: &LeasedEvent, id: &'a str) -> Result<Pos
     Ok(Post {
         id,
         attempt: leased.attempt,
+        fresh: leased.cut_off > 0,
         content_type,
         headers,
         body,
@@ -365,6 +398,17 @@ impl Exchange {
         Exchange {
             broken: Some(sentence),
             ..Exchange::default()
+        }
+    }
+
+    fn unknown(host: &str) -> Self {
+        let sentence = format!(
+            "{host} closed a connection that was kept open, before a byte of an answer: whether the \
+             request arrived is not known, and it is repeated over a new one"
+        );
+        Exchange {
+            unknown: true,
+            ..Exchange::broken(sentence)
         }
     }
 }

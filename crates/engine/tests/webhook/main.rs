@@ -11,6 +11,7 @@ mod bodies;
 mod failures;
 mod limits;
 mod other_ecosystems;
+mod reuse;
 mod secrets;
 mod support;
 mod tls;

@@ -5,7 +5,7 @@ use std::process::Stdio;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use changefeed_core::{Format, Operation, TableName};
-use changefeed_engine::sinks::webhook::Target;
+use changefeed_engine::sinks::webhook::{Target, Variables};
 use changefeed_receiver::{Receiver, Request};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
@@ -48,11 +48,13 @@ async fn send(format: Format, secrets: &[&str]) -> Request {
     let receiver = Receiver::start().await.unwrap();
     let mut delivery = in_format(&receiver.url("/"), format);
     delivery.secrets_from_env = (0..secrets.len()).map(|n| format!("SECRET_{n}")).collect();
-    let lookup = |name: &str| {
+    let secrets: Vec<String> = secrets.iter().map(|s| (*s).to_owned()).collect();
+    let lookup = Variables::new(move |name| {
         let nth: usize = name.strip_prefix("SECRET_")?.parse().ok()?;
-        Some(secrets.get(nth)?.to_string())
-    };
-    let target = Target::prepare(&"orders".parse().unwrap(), &delivery, &lookup).unwrap();
+        secrets.get(nth).cloned()
+    });
+    let target = Target::prepare(&"orders".parse().unwrap(), &delivery.granted(), &lookup);
+    let target = target.unwrap();
     let mut event = event();
     event.event.op = Operation::Insert;
     event.event.old = None;

@@ -1,8 +1,8 @@
 //! Secrets come from the environment, reach the receiver, and nobody else.
 
 use bytes::Bytes;
-use changefeed_core::{Delivery, Error, Kind, Setting};
-use changefeed_engine::sinks::webhook::Target;
+use changefeed_core::{AllowedVariables, Delivery, Error, Kind, Setting};
+use changefeed_engine::sinks::webhook::{Target, Variables};
 use changefeed_receiver::{Receiver, Reply};
 
 use crate::support::*;
@@ -21,7 +21,9 @@ fn environment(name: &str) -> Option<String> {
 }
 
 fn prepare(delivery: &Delivery) -> Result<Target, Error> {
-    Target::prepare(&"orders".parse().unwrap(), delivery, &environment)
+    let delivery = delivery.clone().granted();
+    let variables = Variables::new(environment);
+    Target::prepare(&"orders".parse().unwrap(), &delivery, &variables)
 }
 
 #[tokio::test]
@@ -92,10 +94,9 @@ async fn a_url_from_the_environment_is_shown_without_its_path() {
     let url = receiver.url("/T000/hidden-path?x=hidden-query");
     let mut delivery = delivery("");
     delivery.webhook = Some(Setting::FromEnv("HOOK".into()));
-    let target = Target::prepare(&"orders".parse().unwrap(), &delivery, &|name| {
-        (name == "HOOK").then(|| format!("{url}\n"))
-    })
-    .unwrap();
+    let variables = Variables::new(move |name| (name == "HOOK").then(|| format!("{url}\n")));
+    let target = Target::prepare(&"orders".parse().unwrap(), &delivery.granted(), &variables);
+    let target = target.unwrap();
     let sent = client().send(&target, &event()).await;
     assert_eq!(
         receiver.requests()[0].path,
@@ -160,4 +161,49 @@ fn what_is_wrong_with_the_environment_is_said_without_its_values() {
             "{url}"
         );
     }
+}
+
+#[test]
+fn a_port_is_one_that_exists() {
+    for (url, fine) in [
+        ("http://h:65535/", true),
+        ("http://[::1]/", true),
+        ("http://[::1]:80/", true),
+        ("http://me:pw@h:1/", true),
+        ("http://h:65536/", false),
+        ("http://h:99999/", false),
+        ("http://h:0/", false),
+        ("http://[::1]:99999/", false),
+        ("http://me:pw@h:99999/", false),
+    ] {
+        let checked = Target::check("trigger 'orders'", &delivery(url));
+        assert_eq!(checked.is_ok(), fine, "{url}");
+        if let Err(error) = checked {
+            let says = error.to_string();
+            assert!(says.contains("which is not possible"), "{says}");
+            assert!(!says.contains("pw"), "{says}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_was_not_granted_is_read_only_if_it_is_allowed() {
+    let mut delivery = delivery("http://example.com/");
+    delivery.secrets_from_env = vec!["SECRET".into()];
+    let orders = "orders".parse().unwrap();
+    let prepared = |delivery: &Delivery, variables: &Variables| {
+        let target = Target::prepare(&orders, delivery, variables);
+        target.map(drop).map_err(|error| error.to_string())
+    };
+    let variables = Variables::new(environment);
+    let refused = prepared(&delivery, &variables).unwrap_err();
+    assert!(refused.contains("which is not allowed here"), "{refused}");
+    // Whether it is there makes no difference.
+    delivery.secrets_from_env = vec!["NOTHING".into()];
+    let missing = prepared(&delivery, &variables).unwrap_err();
+    assert_eq!(missing.replace("NOTHING", "SECRET"), refused);
+    delivery.secrets_from_env = vec!["SECRET".into()];
+    let allowed = AllowedVariables::new(["SECRET".to_owned()]).unwrap();
+    prepared(&delivery, &variables.clone().allowing(allowed)).unwrap();
+    prepared(&delivery.granted(), &variables).unwrap();
 }

@@ -6,7 +6,7 @@ use changefeed_core::{
     Delivery, Event, EventId, EventSalt, Format, Header, LeasedEvent, Operation, Retry, Setting,
     TableName, TriggerId,
 };
-use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions};
+use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
 use serde_json::value::RawValue;
 
 /// Digits that neither a float nor a 64-bit integer could hold.
@@ -71,7 +71,12 @@ pub(crate) fn in_format(url: &str, format: Format) -> Delivery {
 }
 
 pub(crate) fn prepare(delivery: &Delivery) -> Target {
-    Target::prepare(&"orders".parse().unwrap(), delivery, &|_| None).unwrap()
+    Target::prepare(
+        &"orders".parse().unwrap(),
+        delivery,
+        &Variables::new(|_| None),
+    )
+    .unwrap()
 }
 
 pub(crate) fn target(url: &str) -> Target {

@@ -6,6 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use changefeed::TriggerDefinition;
 
 use super::created;
 use super::feeds::batch;
@@ -38,11 +39,34 @@ pub(crate) async fn create(
     _: Administrator,
     Body(new): Body<TriggerText>,
 ) -> Answer<Response> {
-    let definition = new.definition(&app.db)?;
+    let definition = judged(&app, new, None)?;
     let made = app.db.create_trigger(&definition, false).await?;
     // It may have made a feed.
     app.feeds.forget();
     Ok(created(TriggerOut::new(made.definition(), &[])))
+}
+
+/// The definition that was meant, if it may come over HTTP: it names no variable that is not allowed,
+/// and its condition is in our own language. What was defined on the command line may stay as it is.
+fn judged(
+    app: &App,
+    new: TriggerText,
+    before: Option<&TriggerDefinition>,
+) -> Answer<TriggerDefinition> {
+    let mut definition = new.definition(&app.db)?;
+    let whose = format!("trigger '{}'", definition.name);
+    let delivery = before.map(|d| &d.delivery);
+    definition
+        .delivery
+        .restrict(&whose, &app.options.allowed_variables, delivery)?;
+    let condition = &mut definition.capture.condition;
+    let stays = before.is_some_and(|d| d.capture.condition == *condition);
+    if let Some(text) = condition
+        && !stays
+    {
+        *text = app.db.condition(text)?;
+    }
+    Ok(definition)
 }
 
 /// One event trigger.
@@ -75,7 +99,12 @@ pub(crate) async fn replace(
             new.name
         )));
     }
-    let definition = new.definition(&app.db)?;
+    let triggers = app.db.triggers().await?;
+    let before = triggers
+        .iter()
+        .map(|t| &t.definition().definition)
+        .find(|d| d.name.as_str() == name);
+    let definition = judged(&app, new, before)?;
     let made = app.db.create_trigger(&definition, true).await?;
     app.feeds.forget();
     Ok(Json(TriggerOut::new(made.definition(), &[])).into_response())

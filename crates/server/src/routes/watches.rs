@@ -42,7 +42,11 @@ pub(crate) async fn create(
         webhook: Some(Setting::Value(new.webhook.clone())),
         ..Delivery::default()
     };
-    changefeed::WebhookTarget::check(&format!("watch '{name}'"), &delivery)?;
+    let whose = format!("watch '{name}'");
+    changefeed::WebhookTarget::check(&whose, &delivery)?;
+    if let Some(variable) = &new.secret_env {
+        app.options.allowed_variables.check(&whose, variable)?;
+    }
     let store = app.db.store();
     if store.watches().await?.iter().any(|w| w.name == name) {
         return Err(Problem::new(

@@ -119,7 +119,7 @@ pub(crate) struct TriggerText {
     #[serde(default)]
     #[schema(min_items = 1, max_items = 1000)]
     pub(crate) payload: Option<Vec<String>>,
-    /// A SQL condition over `old` and `new`.
+    /// A condition over `old` and `new`, in our own small language: columns and values, compared.
     #[serde(default)]
     #[schema(min_length = 1)]
     pub(crate) when: Option<String>,
@@ -145,7 +145,8 @@ pub(crate) struct TriggerText {
         max_length = 2000
     )]
     pub(crate) webhook: Option<String>,
-    /// The environment variable that holds the address, where the events are delivered.
+    /// The environment variable that holds the address, where the events are delivered; one that is
+    /// allowed there.
     #[serde(default)]
     #[schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$")]
     pub(crate) webhook_env: Option<String>,
@@ -433,6 +434,7 @@ impl TriggerText {
                 webhook,
                 headers,
                 secrets_from_env: self.secrets_env,
+                granted_env: Vec::new(),
                 format: self.format.into(),
                 retry: Retry {
                     num_retries: self.retries,

@@ -197,6 +197,7 @@ impl NewWatchIn {
             exec: None,
             webhook: Some(self.webhook.clone()),
             secret_env: self.secret_env.clone(),
+            granted_env: Vec::new(),
             batch: self.batch,
             interval_ms: self.interval_ms,
             lease_ms: self.lease_ms,

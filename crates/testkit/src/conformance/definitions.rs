@@ -252,7 +252,7 @@ pub async fn a_table_is_found_by_the_name_that_definitions_are_read_back_with(
     app.run(TABLE).await;
     app.run("create table \"Weird name\" (\"Id\" integer primary key)")
         .await;
-    let typed = match store.fold() {
+    let typed = match store.dialect().fold {
         Fold::Lower => "orders",
         Fold::Keep => "ORDERS",
     };

@@ -69,7 +69,7 @@ impl Plan {
         numbered.sort_by_key(|new| new.value.id.is_none());
         for Written { value: new, place } in numbered {
             if let Some(there) = feeds.iter().find(|f| f.name == new.name) {
-                let changed = change_feed(there, new, db.store().fold());
+                let changed = change_feed(there, new, db.store().dialect().fold);
                 plan.entries.extend(changed);
                 continue;
             }
@@ -290,6 +290,10 @@ fn put_trigger(
         })
     };
     let mut changes = differences(&old.map_or_else(Keys::new, shown), &shown(new));
+    if changes.is_empty() {
+        let granted = old.map(|d| &d.delivery.granted_env);
+        changes.extend(newly_granted(granted, &new.delivery.granted_env));
+    }
     if !same && changes.is_empty() {
         // Only values that are not shown are different.
         changes.push(Difference {
@@ -320,6 +324,18 @@ fn put_trigger(
     Some(entry.changes(changes))
 }
 
+/// Variables that become granted because the file names them; a definition that came over HTTP has
+/// only named them.
+fn newly_granted(before: Option<&Vec<String>>, after: &Vec<String>) -> Option<Difference> {
+    let before = before.filter(|before| *before != after)?;
+    let list = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone().into());
+    Some(Difference {
+        key: "granted variables",
+        from: list(before),
+        to: list(after),
+    })
+}
+
 fn put_watch(there: Option<&Watch>, new: &WatchSpec) -> Option<Entry> {
     let wanted = new.definition.clone().unwrap_or_default();
     let after = keys::watch(&new.table.to_string(), &wanted);
@@ -334,7 +350,11 @@ fn put_watch(there: Option<&Watch>, new: &WatchSpec) -> Option<Entry> {
         // A function that runs elsewhere has none.
         None => keys::watch(&there.table.to_string(), &WatchDefinition::default()),
     };
-    let changes = differences(&before, &after);
+    let mut changes = differences(&before, &after);
+    if changes.is_empty() {
+        let granted = there.definition.as_ref().map(|d| &d.granted_env);
+        changes.extend(newly_granted(granted, &wanted.granted_env));
+    }
     if changes.is_empty() {
         return None;
     }

@@ -2,7 +2,7 @@
 
 use changefeed::{
     CHANGES_PER_WORKER, Changefeed, Delivery, Error, FeedName, NewFeed, Result, Setting, Source,
-    TableName, TriggerDefinition, WatchSpec, without_secrets,
+    TableName, TriggerDefinition, WatchSpec, WebhookTarget, without_secrets,
 };
 
 use crate::commands::{feed, trigger, watch};
@@ -96,6 +96,8 @@ async fn trigger_of(
 ) -> Result<TriggerDefinition> {
     let mut definition = definition?;
     definition.validate()?;
+    let whose = format!("trigger '{}'", definition.name);
+    WebhookTarget::check(&whose, &definition.delivery)?;
     find(db, &mut definition.table).await?;
     Ok(definition)
 }

@@ -108,7 +108,9 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
                 after,
                 dead_letters: args.clean_up_dead_letters,
             }),
-        },
+            granted_env: Vec::new(),
+        }
+        .granted(),
     })
 }
 

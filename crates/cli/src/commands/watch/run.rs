@@ -75,8 +75,7 @@ pub(crate) fn function_of(
     if definition.webhook.is_some() {
         let variables = webhooks.variables.clone();
         let client = WebhookClient::new(webhooks)?;
-        let environment = |variable: &str| variables.get(variable);
-        let post = PostBatches::prepare(client, name, definition, &environment)?;
+        let post = PostBatches::prepare(client, name, definition, &variables)?;
         return Ok(Some(Box::new(post)));
     }
     Ok(definition.exec.as_ref().map(|command| {
@@ -126,7 +125,7 @@ pub(crate) async fn serve(
     let terms = Terms {
         owner: owner.to_owned(),
         allow_exec: args.allow_exec,
-        webhooks: args.deliver.webhooks(),
+        webhooks: args.deliver.webhooks()?,
     };
     let mut running: BTreeMap<WatchName, Running> = BTreeMap::new();
     loop {

@@ -21,6 +21,7 @@ use tower_service::Service;
 
 use super::failure::NoConnection;
 use super::guard;
+use super::wire::Noted;
 
 type BoxError = Box<dyn error::Error + Send + Sync>;
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
@@ -86,7 +87,7 @@ fn tls(more: &[CertificateDer<'static>]) -> Result<ClientConfig> {
 }
 
 impl Service<Uri> for Connector {
-    type Response = MaybeHttpsStream<TokioIo<TcpStream>>;
+    type Response = TokioIo<Noted<MaybeHttpsStream<TokioIo<TcpStream>>>>;
     type Error = BoxError;
     type Future = BoxFuture<Self::Response, BoxError>;
 
@@ -107,7 +108,7 @@ impl Service<Uri> for Connector {
         let connecting = self.https.call(uri);
         Box::pin(async move {
             match tokio::time::timeout(limit, connecting).await {
-                Ok(connected) => connected,
+                Ok(connected) => connected.map(Noted::new),
                 Err(_) => Err(NoConnection::TimedOut(limit).into()),
             }
         })

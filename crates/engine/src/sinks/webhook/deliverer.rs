@@ -37,8 +37,7 @@ impl Webhooks {
         {
             return Ok(target.clone());
         }
-        let environment = |name: &str| self.client.variables.get(name);
-        let target = Target::prepare(&trigger.definition.name, delivery, &environment)?;
+        let target = Target::prepare(&trigger.definition.name, delivery, &self.client.variables)?;
         let target = Arc::new(target);
         targets.insert(trigger.id, (delivery.clone(), target.clone()));
         Ok(target)

@@ -10,11 +10,8 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
 use http::{Uri, uri};
 
-use super::redact;
 use super::signature::Signer;
-
-/// Looks up an environment variable.
-pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+use super::{Variables, redact};
 
 /// The shortest value that is hidden where a receiver echoes it: shorter ones, like `1`, would
 /// hide half of an answer and nothing worth it.
@@ -55,18 +52,18 @@ impl Target {
     pub fn prepare(
         trigger: &TriggerName,
         delivery: &Delivery,
-        environment: Environment<'_>,
+        variables: &Variables,
     ) -> Result<Self> {
-        Self::prepare_for(&format!("trigger '{trigger}'"), delivery, environment)
+        Self::prepare_for(&format!("trigger '{trigger}'"), delivery, variables)
     }
 
     /// The same for something else that has a webhook; `whose` names it in errors.
-    pub fn prepare_for(
-        whose: &str,
-        delivery: &Delivery,
-        environment: Environment<'_>,
-    ) -> Result<Self> {
-        let preparation = Preparation { whose, environment };
+    pub fn prepare_for(whose: &str, delivery: &Delivery, variables: &Variables) -> Result<Self> {
+        let preparation = Preparation {
+            whose,
+            variables,
+            granted: &delivery.granted_env,
+        };
         let webhook = delivery
             .webhook
             .as_ref()
@@ -117,7 +114,7 @@ impl Target {
         if without_environment.webhook.is_none() {
             return Ok(());
         }
-        Self::prepare_for(whose, &without_environment, &|_| None).map(drop)
+        Self::prepare_for(whose, &without_environment, &Variables::new(|_| None)).map(drop)
     }
 
     /// Its URL without secrets, for people.
@@ -128,12 +125,14 @@ impl Target {
 
 struct Preparation<'a> {
     whose: &'a str,
-    environment: Environment<'a>,
+    variables: &'a Variables,
+    granted: &'a [String],
 }
 
 impl Preparation<'_> {
     fn variable(&self, name: &str, purpose: &str) -> Result<String> {
-        (self.environment)(name).ok_or_else(|| {
+        let value = self.variables.read(self.whose, name, self.granted)?;
+        value.ok_or_else(|| {
             Error::invalid(format!(
                 "the environment variable {name}, which holds {purpose} of {}, is not set",
                 self.whose
@@ -176,11 +175,30 @@ impl Preparation<'_> {
         if authority.host().is_empty() {
             return Err(invalid());
         }
+        self.check_port(&authority, &place)?;
         let credentials = userinfo.map(basic).transpose().map_err(|()| invalid())?;
         let mut parts = uri.into_parts();
         parts.authority = Some(authority);
         let uri = Uri::from_parts(parts).map_err(|_: uri::InvalidUriParts| invalid())?;
         Ok((uri, shown, credentials))
+    }
+
+    /// A port that is none would be read as if it were not there.
+    fn check_port(&self, authority: &Authority, place: &str) -> Result<()> {
+        let written = authority.as_str().rsplit_once(':');
+        match written {
+            // A colon in the brackets of an address is none before a port.
+            Some((_, port))
+                if !port.ends_with(']') && authority.port_u16().is_none_or(|p| p == 0) =>
+            {
+                Err(Error::invalid(format!(
+                    "{place} of {} has the port '{port}', which is not possible",
+                    self.whose
+                ))
+                .advise("ports are numbers from 1 to 65535"))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn host(&self, uri: &Uri) -> String {
