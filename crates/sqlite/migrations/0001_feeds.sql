@@ -111,14 +111,24 @@ create table changefeed_backfill (
   key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any
 ) strict;
 
--- Rows that the statement at work may be about to remove by its REPLACE: no delete trigger fires
--- for them, so they are noted before and looked for afterwards. Empty between statements, but
--- for rows that an IGNORE left behind, which the next statement clears away.
+-- Rows that the statement at work may be about to remove by its REPLACE: no delete trigger fires for
+-- them, so they are noted before and looked for afterwards. The owner is a feed, an event trigger or a
+-- watched table; see `staging.rs`. What a statement leaves here is cleared away by the next one.
 create table changefeed_staged (
-  feed_id integer not null,
-  shard   integer,
-  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any
+  owner     integer not null,
+  batch     integer not null, -- one for each row that a statement is about to write
+  at        real    not null, -- SQLite keeps `now` for the time of a statement
+  -- 1 in its table as far as told, 2 gone, 0 told to be gone, -1 the same and its place taken by
+  -- another row; null is a mark.
+  live      integer,
+  id1 any, id2 any, id3 any, id4 any, id5 any, id6 any, id7 any, id8 any,
+  shard     integer,
+  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any,
+  old       text,
+  order_key text,
+  wanted    integer
 ) strict;
+create index changefeed_staged_batch on changefeed_staged (owner, batch);
 
 -- The weights of the shard hash, see `shard_of`: position squared times 7919, modulo 65521.
 create table changefeed_weight (
@@ -182,7 +192,7 @@ begin
   delete from changefeed_shard where feed_id = old.feed_id;
   delete from changefeed_feed_source where feed_id = old.feed_id;
   delete from changefeed_backfill where feed_id = old.feed_id;
-  delete from changefeed_staged where feed_id = old.feed_id;
+  delete from changefeed_staged where owner = old.feed_id;
 end;
 
 -- What readers select from and writers insert into.

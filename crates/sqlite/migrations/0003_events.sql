@@ -104,16 +104,6 @@ create table changefeed_event_backfill (
   key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any
 ) strict;
 
--- Rows that the statement at work may be about to remove by its REPLACE, see changefeed_staged;
--- here with all that an event needs, because afterwards the row cannot be read any more.
-create table changefeed_event_staged (
-  trigger_id integer not null,
-  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any,
-  old        text,
-  order_key  text,
-  shard      integer
-) strict;
-
 create trigger changefeed_feed_delete_events after delete on changefeed_feed
 begin
   delete from changefeed_event_feed where feed_id = old.feed_id;

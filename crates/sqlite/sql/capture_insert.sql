@@ -1,6 +1,5 @@
 create trigger {trigger} after insert on {table}
 begin
-{settle}
   insert into changefeed_captured (feed_id, shard, {keys})
   values ({feed}, {new_shard}, {new_key});
 end

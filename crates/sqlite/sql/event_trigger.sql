@@ -1,4 +1,4 @@
 create trigger {trigger} after {event} on {table}
-{when}begin
+{untold}begin
 {body}
 end

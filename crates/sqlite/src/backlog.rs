@@ -375,7 +375,7 @@ impl<'a> Backlog<'a> {
                 ("table", &table.sql()),
                 (
                     "row_key",
-                    &crate::capture::pairs(&row_key, "=", &own_key, " and "),
+                    &crate::staging::pairs(&row_key, "=", &own_key, " and "),
                 ),
                 ("held", &held(leased.generation, leased.versions)),
             ],

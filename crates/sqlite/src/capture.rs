@@ -4,21 +4,29 @@
 //! use built-in functions only. The conflict clause of the application's statement overrides any
 //! in a trigger's body, so they have none.
 //!
-//! A REPLACE removes rows without firing a delete trigger. Where a table has other unique keys
-//! than its primary key, or its rows are spread over shards, a trigger *before* the statement
-//! notes the rows that may be removed, and the trigger *after* it publishes those that have left.
-//! Rows removed by a unique index that was created after the feed, or that is over an expression,
-//! are not seen.
+//! How rows are seen that a REPLACE removes is told in `staging.rs`.
 
 use changefeed_core::{Error, FeedId, Kind, Result};
 use rusqlite::Connection;
 
+use crate::arrange;
 use crate::error::Explain;
-use crate::inspect::{Primary, Table, UniqueIndex};
+use crate::inspect::Table;
 use crate::quote::{self, fill};
+use crate::staging::{self, Staging, Trigger, pairs};
+use crate::unique::{Primary, Uniques};
 
 /// All triggers a feed may have.
-const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
+const TRIGGERS: [&str; 8] = [
+    "stage_insert",
+    "stage_update",
+    "insert",
+    "update",
+    "delete",
+    "settle_insert",
+    "settle_update",
+    "settle_delete",
+];
 
 /// The name of a trigger of a feed.
 pub(crate) fn trigger_name(feed: FeedId, event: &str) -> String {
@@ -62,17 +70,10 @@ pub(crate) fn install(
     if shards > 1 {
         check_encoding(connection)?;
     }
-    let unique = table.unique_indexes(connection, Primary::LeftOut)?;
-    for index in table.expression_indexes(connection)? {
-        tracing::warn!(
-            table = table.name,
-            index,
-            "rows that a REPLACE removes by this index over an expression are not captured"
-        );
+    for trigger in triggers(connection, feed, table, shard_by, shards)? {
+        connection.execute_batch(&trigger.sql).explained()?;
     }
-    for sql in triggers(feed, table, &unique, shard_by, shards) {
-        connection.execute_batch(&sql).explained()?;
-    }
+    arrange::arrange(connection, &table.name)?;
     // Compiling a write compiles the triggers with it. What is wrong with them must show here and
     // not in the application.
     let key = quote::identifier(table.key.first().map_or("", String::as_str));
@@ -134,167 +135,86 @@ fn feed_of(trigger: &str) -> Option<FeedId> {
         .flatten()
 }
 
-fn triggers(
+/// The triggers of a feed as they should be now.
+pub(crate) fn triggers(
+    connection: &Connection,
     feed: FeedId,
     table: &Table,
-    unique: &[UniqueIndex],
     shard_by: Option<&str>,
     shards: i16,
-) -> Vec<String> {
+) -> Result<Vec<Trigger>> {
     let count = table.key.len();
     let (new_key, old_key) = (table.key_of("new"), table.key_of("old"));
-    let row_key = table.key_of("changefeed_row");
-    let staged_key = key_columns("s.", count);
     let (old_shard, new_shard) = (
         row_shard("old", shard_by, shards),
         row_shard("new", shard_by, shards),
     );
-    let place_shard = row_shard("changefeed_row", shard_by, shards);
     let spread = shards > 1;
-
-    let mut same_place = pairs(&row_key, "is", &staged_key, " and ");
     let mut moved = pairs(&old_key, "is not", &new_key, " or ");
     if spread {
-        same_place.push_str(&format!(" and {place_shard} = s.shard"));
         moved.push_str(&format!(" or {old_shard} <> {new_shard}"));
     }
-    let name = |event| quote::identifier(&trigger_name(feed, event));
-    let common = [
+    let keys = key_columns("", count);
+    let places = [
         ("feed", feed.to_string()),
         ("table", table.sql()),
-        ("keys", key_columns("", count).join(", ")),
+        ("keys", keys.join(", ")),
         ("new_key", new_key.join(", ")),
         ("old_key", old_key.join(", ")),
-        ("row_key", row_key.join(", ")),
         ("new_shard", new_shard),
         ("old_shard", old_shard),
-        ("row_shard", place_shard),
-        ("staged_key", staged_key.join(", ")),
-        (
-            "staged_is_old",
-            pairs(&key_columns("", count), "is", &old_key, " and "),
-        ),
-        ("same_place", same_place),
         ("moved", moved),
+        ("keys_are_new", pairs(&keys, "is", &new_key, " and ")),
     ];
     let make = |template: &str, more: &[(&str, &str)]| {
-        let mut places: Vec<(&str, &str)> = common
-            .iter()
-            .map(|(place, value)| (*place, value.as_str()))
-            .collect();
-        places.extend_from_slice(more);
-        fill(template, &places)
+        let mut all: Vec<(&str, &str)> = places.iter().map(|(p, v)| (*p, v.as_str())).collect();
+        all.extend_from_slice(more);
+        fill(template, &all)
     };
 
-    let conflicts = |index: &UniqueIndex, of_update: bool| {
-        let mut condition = in_conflict(index);
-        if of_update {
-            condition.push_str(&format!(
-                " and not ({})",
-                pairs(&row_key, "is", &old_key, " and ")
-            ));
-        }
-        make(
-            include_str!("../sql/capture_conflict.sql"),
-            &[("condition", &condition)],
-        )
+    // A row that is replaced through its primary key is a change of this key, which is told anyway;
+    // but it may have been in another shard.
+    let primary = match spread {
+        true => Primary::Included,
+        false => Primary::LeftOut,
     };
-    // A row replaced through its primary key may have been in another shard.
-    let own_key = make(
-        include_str!("../sql/capture_conflict.sql"),
-        &[("condition", &pairs(&row_key, "=", &new_key, " and "))],
-    );
-    let mut before_insert: Vec<String> = unique.iter().map(|i| conflicts(i, false)).collect();
-    let before_update: Vec<String> = unique.iter().map(|i| conflicts(i, true)).collect();
-    if spread {
-        before_insert.push(own_key);
+    let mut conflicts = Uniques::of(connection, table, primary)?.conflicts;
+    if spread || table.identity() != table.key && !table.is_key_rowid(connection)? {
+        conflicts.extend(staging::by_place(table));
     }
-
-    let mut sql = Vec::new();
-    if !before_insert.is_empty() {
-        sql.push(make(
-            include_str!("../sql/capture_stage_insert.sql"),
-            &[
-                ("trigger", &name("stage_insert")),
-                ("conflicts", &before_insert.join("\n  union ")),
-            ],
-        ));
-    }
-    if !before_update.is_empty() {
-        let mut columns: Vec<&str> = unique
-            .iter()
-            .flat_map(|index| index.columns.iter().map(|(column, _)| column.as_str()))
-            .collect();
-        columns.sort_unstable();
-        columns.dedup();
-        // A generated column changes without being named, and so does the condition of a partial
-        // index: then any update may bring a conflict.
-        let any_update = unique.iter().any(|index| index.filter.is_some())
-            || columns.iter().any(|column| table.is_generated(column));
-        let of = if any_update {
-            String::new()
-        } else {
-            let columns: Vec<String> = columns.into_iter().map(quote::identifier).collect();
-            format!(" of {}", columns.join(", "))
-        };
-        sql.push(make(
-            include_str!("../sql/capture_stage_update.sql"),
-            &[
-                ("trigger", &name("stage_update")),
-                ("of", &of),
-                ("conflicts", &before_update.join("\n  union ")),
-            ],
-        ));
-    }
-    let (settle, unstage) = if sql.is_empty() {
-        (String::new(), String::new())
-    } else {
-        (
-            make(include_str!("../sql/capture_settle.sql"), &[]),
-            make(include_str!("../sql/capture_unstage.sql"), &[]),
-        )
+    let mut payload = keys.clone();
+    payload.push("shard".to_owned());
+    let tell = make(include_str!("../sql/capture_tell.sql"), &[]);
+    let staging = Staging {
+        owner: feed.0.into(),
+        table,
+        conflicts,
+        telling: payload.len(),
+        payload,
+        values: &|alias| {
+            let mut values = table.key_of(alias);
+            values.push(row_shard(alias, shard_by, shards));
+            values
+        },
+        tell: tell.trim_end(),
+        name: &|event| trigger_name(feed, event),
     };
+    let untold = staging.untold();
+    let mut all = staging.before();
     for (event, template) in [
         ("insert", include_str!("../sql/capture_insert.sql")),
         ("update", include_str!("../sql/capture_update.sql")),
         ("delete", include_str!("../sql/capture_delete.sql")),
     ] {
-        sql.push(make(
+        let name = trigger_name(feed, event);
+        let sql = make(
             template,
-            &[
-                ("trigger", &name(event)),
-                ("settle", &settle),
-                ("unstage", &unstage),
-            ],
-        ));
+            &[("trigger", &quote::identifier(&name)), ("untold", &untold)],
+        );
+        all.push(Trigger { name, sql });
     }
-    sql
-}
-
-/// Whether a row called `changefeed_row` is in the way of `new`, by a unique index.
-pub(crate) fn in_conflict(index: &UniqueIndex) -> String {
-    let mut condition: Vec<String> = index
-        .columns
-        .iter()
-        .map(|(column, collation)| {
-            let column = quote::identifier(column);
-            let collation = quote::identifier(collation);
-            format!("changefeed_row.{column} = new.{column} collate {collation}")
-        })
-        .collect();
-    if let Some(filter) = &index.filter {
-        condition.push(format!("({filter}\n)"));
-    }
-    condition.join(" and ")
-}
-
-/// `a1 = b1 and a2 = b2`, with any operator and joiner.
-pub(crate) fn pairs(left: &[String], operator: &str, right: &[String], joiner: &str) -> String {
-    left.iter()
-        .zip(right)
-        .map(|(l, r)| format!("{l} {operator} {r}"))
-        .collect::<Vec<_>>()
-        .join(joiner)
+    all.extend(staging.after());
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -334,9 +254,15 @@ mod tests {
             }
         }
         assert_eq!(by_sql(&connection, &Value::Null, 7), 0);
-        // A real goes by its text.
-        let expected = shard_of(ShardValue::Text("1.5"), 16);
-        assert_eq!(by_sql(&connection, &Value::Real(1.5), 16), expected);
+        // A real goes by its whole part and its fraction.
+        for (real, text) in [
+            (1.5, "1/2251799813685248"),
+            (-0.25, "0/-1125899906842624"),
+            (1e300, "e9223372036854775807"),
+        ] {
+            let expected = shard_of(ShardValue::Text(text), 16);
+            assert_eq!(by_sql(&connection, &Value::Real(real), 16), expected);
+        }
     }
 
     proptest! {

@@ -31,6 +31,11 @@ pub(crate) fn explain(error: rusqlite::Error) -> Error {
             "another process has held the database's write lock for too long",
         )
         .advise("look for a transaction that was left open, or a process that was stopped"),
+        Some(ErrorCode::OperationInterrupted) => Error::new(
+            Kind::Unavailable,
+            "a statement took longer than it may, and was interrupted",
+        )
+        .advise("look for views, triggers or conditions on the tables behind it that do not end"),
         Some(ErrorCode::ReadOnly) => Error::new(Kind::Permission, "the database file is read-only")
             .advise("make the file and its directory writable for this user"),
         Some(ErrorCode::PermissionDenied | ErrorCode::AuthorizationForStatementDenied) => {

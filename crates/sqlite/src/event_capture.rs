@@ -2,8 +2,7 @@
 //!
 //! Like those of feeds (`capture.rs`) they run in whatever connection writes to the table, so they
 //! use built-in functions only and rely on no conflict clause of their own. They write whole rows,
-//! so the rows that a REPLACE may remove are noted with all their values before the statement, and
-//! become DELETE events after it if they have left.
+//! so the rows that a REPLACE may remove are noted with all their values (`staging.rs`).
 
 use changefeed_core::{
     Error, FeedId, FeedName, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates,
@@ -13,9 +12,11 @@ use rusqlite::Connection;
 use crate::condition::{Condition, Row};
 use crate::error::Explain;
 use crate::event_row::joined;
-use crate::inspect::{MAX_KEY, Primary, Table, UniqueIndex};
+use crate::inspect::{MAX_KEY, Table};
 use crate::quote::{self, fill};
-use crate::{capture, event_row, feeds};
+use crate::staging::{self, Staging, Trigger};
+use crate::unique::{Primary, Uniques};
+use crate::{arrange, capture, event_row, feeds};
 
 /// All database triggers an event trigger may have.
 const TRIGGERS: [&str; 8] = [
@@ -58,15 +59,8 @@ pub(crate) struct Plan {
     /// The columns whose values make up the order key.
     order: Option<Vec<String>>,
     pub(crate) binding: Option<Binding>,
-    unique: Vec<UniqueIndex>,
-    /// What tells a row from another, to be quoted.
-    identity: Vec<String>,
-}
-
-/// A database trigger as it should be.
-pub(crate) struct DatabaseTrigger {
-    pub(crate) name: String,
-    pub(crate) sql: String,
+    /// How a row called `changefeed_row` may be in the way of `new`.
+    conflicts: Vec<String>,
 }
 
 impl Plan {
@@ -125,17 +119,16 @@ impl Plan {
                 &table,
             )?),
         };
-        let mut identity = table.identity();
-        if identity.len() > MAX_KEY {
+        let mut conflicts = Uniques::of(connection, &table, Primary::Included)?.conflicts;
+        conflicts.extend(staging::by_place(&table));
+        if table.identity().len() > MAX_KEY {
             tracing::warn!(
                 table = table.name,
                 "rows that a REPLACE removes from a table with so long a key are not captured"
             );
-            identity.clear();
         }
         Ok(Plan {
             id,
-            unique: table.unique_indexes(connection, Primary::Included)?,
             definition: definition.clone(),
             table,
             payload,
@@ -143,60 +136,61 @@ impl Plan {
             condition,
             order,
             binding,
-            identity,
+            conflicts,
         })
     }
 
     /// The database triggers as they should be now.
-    pub(crate) fn triggers(&self) -> Vec<DatabaseTrigger> {
+    pub(crate) fn triggers(&self) -> Vec<Trigger> {
         let capture = &self.definition.capture;
-        let conflicts = self.conflicts();
-        let stages = capture.delete && !conflicts.is_empty();
-        let mut all = Vec::new();
-        let mut add = |event: &str, sql: String| {
-            all.push(DatabaseTrigger {
-                name: trigger_name(self.id, event),
-                sql,
-            });
+        let payload = ["old", "order_key", "shard", "wanted"];
+        let owner = staging::EVENTS + i64::from(self.id.0);
+        let tell = fill(
+            include_str!("../sql/event_tell.sql"),
+            &[
+                ("id", &self.id.0.to_string()),
+                ("owner", &owner.to_string()),
+                ("feed", &self.feed()),
+            ],
+        );
+        let staging = Staging {
+            owner,
+            table: &self.table,
+            conflicts: match capture.delete {
+                true => self.conflicts.clone(),
+                false => Vec::new(),
+            },
+            payload: payload.map(str::to_owned).to_vec(),
+            values: &|alias| {
+                let wanted = match &self.condition {
+                    Some(condition) => condition.sql(Row::Called(alias), Row::Missing),
+                    None => "1".to_owned(),
+                };
+                vec![
+                    self.row(alias),
+                    self.order_key(alias),
+                    self.shard(alias),
+                    wanted,
+                ]
+            },
+            telling: 1,
+            tell: tell.trim_end(),
+            name: &|event| trigger_name(self.id, event),
         };
-        if stages {
-            add("stage_insert", self.stage("insert", &conflicts));
-            let mine = same(
-                &self.identity_of("changefeed_row"),
-                &self.identity_of("old"),
-            );
-            let others: Vec<String> = conflicts
-                .iter()
-                .map(|conflict| format!("{conflict} and not ({mine})"))
-                .collect();
-            add("stage_update", self.stage("update", &others));
-        }
+        let mut all = staging.before();
         for (event, wanted) in [
             ("insert", capture.insert),
             ("update", capture.update != Updates::Ignored),
             ("delete", capture.delete),
         ] {
             if wanted {
-                add(event, self.after(event, event, "", &self.write(event)));
+                all.push(Trigger {
+                    name: trigger_name(self.id, event),
+                    sql: self.after(event, &staging.untold(), &self.write(event)),
+                });
             }
         }
-        if stages {
-            // SQLite runs the newest trigger first, so that the rows a REPLACE removed come before
-            // the one it wrote. Where nothing was noted, looking is all that these cost.
-            let noted = format!(
-                "when exists (select 1 from changefeed_event_staged where trigger_id = {})\n",
-                self.id.0
-            );
-            let (unstage, insert, update) =
-                (self.unstage(), self.settle("insert"), self.settle("update"));
-            for (name, event, body) in [
-                ("settle_insert", "insert", insert),
-                ("settle_update", "update", format!("{unstage}\n{update}")),
-                ("settle_delete", "delete", unstage),
-            ] {
-                add(name, self.after(name, event, &noted, &body));
-            }
-        }
+        all.extend(staging.after());
         all
     }
 
@@ -222,6 +216,7 @@ impl Plan {
                 .explained()
                 .map_err(|error| self.refused(error))?;
         }
+        arrange::arrange(connection, &self.table.name)?;
         // Compiling a write compiles the triggers with it. What is wrong with them must show here
         // and not in the application.
         let column = self
@@ -275,117 +270,27 @@ impl Plan {
 
     /// Whether rows that a REPLACE removes are not all seen.
     pub(crate) fn misses_replaced(&self) -> bool {
-        self.definition.capture.delete && self.conflicts().is_empty()
+        self.definition.capture.delete && self.table.identity().len() > MAX_KEY
     }
 
     fn identity_of(&self, alias: &str) -> Vec<String> {
-        self.identity
+        self.table
+            .identity()
             .iter()
             .map(|c| format!("{alias}.{}", quote::identifier(c)))
             .collect()
     }
 
-    /// How a row called `changefeed_row` may be in the way of `new`.
-    fn conflicts(&self) -> Vec<String> {
-        if self.identity.is_empty() {
-            return Vec::new();
-        }
-        let mut conflicts: Vec<String> = self.unique.iter().map(capture::in_conflict).collect();
-        if self.identity != self.table.key {
-            conflicts.push(capture::pairs(
-                &self.identity_of("changefeed_row"),
-                "=",
-                &self.identity_of("new"),
-                " and ",
-            ));
-        }
-        conflicts
-    }
-
-    fn after(&self, name: &str, event: &str, when: &str, body: &str) -> String {
+    fn after(&self, event: &str, untold: &str, body: &str) -> String {
+        let untold = if event == "delete" { untold } else { "" };
         fill(
             include_str!("../sql/event_trigger.sql"),
             &[
-                ("trigger", &quote::identifier(&trigger_name(self.id, name))),
+                ("trigger", &quote::identifier(&trigger_name(self.id, event))),
                 ("event", event),
                 ("table", &self.table.sql()),
-                ("when", when),
+                ("untold", untold),
                 ("body", body),
-            ],
-        )
-    }
-
-    fn unstage(&self) -> String {
-        let keys = capture::key_columns("", self.identity.len());
-        fill(
-            include_str!("../sql/event_unstage.sql"),
-            &[
-                ("id", &self.id.0.to_string()),
-                ("staged_is_old", &same(&self.identity_of("old"), &keys)),
-                ("old", &self.row("old")),
-            ],
-        )
-    }
-
-    fn stage(&self, event: &str, conflicts: &[String]) -> String {
-        let table = self.table.sql();
-        let any: Vec<String> = conflicts
-            .iter()
-            .map(|c| format!("exists (select 1 from {table} as changefeed_row where {c})"))
-            .collect();
-        let all: Vec<String> = conflicts.iter().map(|c| format!("({c})")).collect();
-        let wanted = match &self.condition {
-            Some(condition) => format!(
-                "\n     and {}",
-                condition.sql(Row::Called("changefeed_row"), Row::Missing)
-            ),
-            None => String::new(),
-        };
-        let name = trigger_name(self.id, &format!("stage_{event}"));
-        fill(
-            include_str!("../sql/event_stage.sql"),
-            &[
-                ("trigger", &quote::identifier(&name)),
-                ("event", event),
-                ("table", &table),
-                ("any_conflict", &joined(&any, " or ")),
-                ("conflicts", &joined(&all, " or ")),
-                ("id", &self.id.0.to_string()),
-                (
-                    "keys",
-                    &capture::key_columns("", self.identity.len()).join(", "),
-                ),
-                ("identity", &self.identity_of("changefeed_row").join(", ")),
-                ("old", &self.row("changefeed_row")),
-                ("order_key", &self.order_key("changefeed_row")),
-                ("shard", &self.shard("changefeed_row")),
-                ("wanted", &wanted),
-            ],
-        )
-    }
-
-    fn settle(&self, event: &str) -> String {
-        let staged = capture::key_columns("s.", self.identity.len());
-        // The column stands first, because its collation counts.
-        let mut taken = same(&self.identity_of("new"), &staged);
-        if event == "update" {
-            // By this update; or before it, when it comes from a trigger of the application on the
-            // statement that did it.
-            let stayed = same(&self.identity_of("new"), &self.identity_of("old"));
-            let replaced = same(&self.identity_of("old"), &staged);
-            let old = self.row("old");
-            taken = format!(
-                "({taken} and not ({stayed}))\n          or ({replaced} and s.old is not {old})"
-            );
-        }
-        fill(
-            include_str!("../sql/event_settle.sql"),
-            &[
-                ("id", &self.id.0.to_string()),
-                ("feed", &self.feed()),
-                ("table", &self.table.sql()),
-                ("taken", &taken),
-                ("same", &same(&self.identity_of("changefeed_row"), &staged)),
             ],
         )
     }
@@ -543,9 +448,4 @@ pub(crate) fn remove_all(connection: &Connection) -> Result<()> {
         remove(connection, TriggerId(id))?;
     }
     Ok(())
-}
-
-/// `a1 is b1 and a2 is b2`.
-fn same(left: &[String], right: &[String]) -> String {
-    capture::pairs(left, "is", right, " and ")
 }

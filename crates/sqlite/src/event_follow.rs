@@ -6,9 +6,8 @@
 //! that a table which was rebuilt under its old name has lost its triggers. So the database
 //! triggers are compared with what they should be, word for word, and made again.
 //!
-//! They are also made again when the application has made a trigger of its own on the table since:
-//! SQLite runs the newest trigger first (see `event_capture.rs`), and one that updates the row it was called for would have
-//! its UPDATE written before the INSERT. (The order is not documented; a test pins it.)
+//! They are also made again when the order of the table's triggers is not the one that capture needs
+//! (`arrange.rs`), because the application has made one of its own since.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,8 @@ use rusqlite::{Connection, OptionalExtension};
 use crate::error::Explain;
 use crate::event_capture::{self, Plan};
 use crate::inspect::Table;
-use crate::{event_backfill, triggers};
+use crate::unique::{Primary, Uniques};
+use crate::{arrange, event_backfill, triggers};
 
 /// How the database triggers of an event trigger stand.
 enum Drift {
@@ -67,39 +67,17 @@ fn drift(tx: &Connection, trigger: &EventTrigger) -> Result<Drift> {
     };
     let installed = installed(tx, trigger)?;
     let wanted = plan.triggers();
-    // SQLite keeps the text as it was given, but for the first two words.
-    let tail = |sql: &str| {
-        sql.get("create trigger".len()..)
-            .map(|s| s.trim().to_owned())
-    };
     let same = wanted.len() == installed.len()
         && wanted.iter().all(|trigger| {
             let there = installed.get(&trigger.name);
-            there.is_some_and(|sql| tail(sql) == tail(&trigger.sql))
+            there.is_some_and(|sql| trigger.is(sql))
         });
-    let same = same && (installed.is_empty() || runs_first(tx, trigger, &plan.table)?);
+    let same = same && (installed.is_empty() || arrange::is_arranged(tx, &plan.table.name)?);
     Ok(match (same, installed.is_empty()) {
         (true, _) if plan.table.name == trigger.definition.table.name => Drift::None,
         (false, true) => Drift::Lost(plan),
         _ => Drift::Altered(plan),
     })
-}
-
-/// Whether no trigger of the application is newer than ours.
-fn runs_first(tx: &Connection, trigger: &EventTrigger, table: &Table) -> Result<bool> {
-    tx.prepare_cached(
-        "select not exists ( \
-           select 1 from sqlite_master a \
-            where a.type = 'trigger' and a.tbl_name = ?1 collate nocase \
-              and a.name not glob 'changefeed_*' \
-              and a.rowid > (select min(m.rowid) from sqlite_master m \
-                              where m.type = 'trigger' and m.name glob ?2))",
-    )
-    .and_then(|mut s| {
-        let ours = event_capture::trigger_name(trigger.id, "*");
-        s.query_row([&table.name, &ours], |row| row.get(0))
-    })
-    .explained()
 }
 
 fn installed(tx: &Connection, trigger: &EventTrigger) -> Result<BTreeMap<String, String>> {
@@ -268,7 +246,7 @@ pub(crate) fn limits(tx: &Connection) -> Result<Vec<Finding>> {
         let Ok(table) = table_of(tx, trigger) else {
             continue;
         };
-        for index in table.expression_indexes(tx)? {
+        for index in Uniques::of(tx, &table, Primary::Included)?.unfollowed {
             if definition.capture.delete {
                 findings.push(finding(
                     Severity::Note,

@@ -1,7 +1,7 @@
 //! What the database says about a table of the application.
 
 use changefeed_core::{Error, Feed, Result, Source, TableName};
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension};
 
 use crate::error::Explain;
 use crate::{capture, quote, schema};
@@ -28,24 +28,10 @@ pub(crate) struct Table {
     generated: Vec<String>,
     /// The declared type of each column, in their order; empty where there is none.
     types: Vec<String>,
+    /// What stands for NULL in each column under a REPLACE, as SQL; only where NULL is not allowed.
+    defaults: Vec<Option<String>>,
     /// Whether it is not one of those declared WITHOUT ROWID.
     has_rowid: bool,
-}
-
-/// Whether the index of the primary key is meant, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Primary {
-    Included,
-    LeftOut,
-}
-
-/// A unique index.
-#[derive(Debug, Clone)]
-pub(crate) struct UniqueIndex {
-    /// Columns with the collation the index compares them by.
-    pub(crate) columns: Vec<(String, String)>,
-    /// The condition of a partial index.
-    pub(crate) filter: Option<String>,
 }
 
 impl Table {
@@ -87,7 +73,11 @@ impl Table {
             )));
         };
         let name: String = renamed.unwrap_or_else(|| given.name.clone());
-        Table::load(connection, &name)?.ok_or_else(|| {
+        let table = Table::load(connection, &name)?.filter(|table| {
+            // A view in place of a captured table would serve rows that were never captured.
+            table.shape == Shape::Table || !matches!(source, Source::Captured { .. })
+        });
+        table.ok_or_else(|| {
             Error::not_found(format!(
                 "table {given} behind feed '{}' no longer exists",
                 feed.name
@@ -119,13 +109,20 @@ impl Table {
         // which `select *` shows.
         let mut statement = connection
             .prepare_cached(
-                "select name, pk, hidden <> 0, coalesce(type, '') \
+                "select name, pk, hidden <> 0, coalesce(type, ''), \
+                   case when \"notnull\" then dflt_value end \
                  from pragma_table_xinfo(?1, 'main') where hidden <> 1 order by cid",
             )
             .explained()?;
-        let columns: Vec<(String, i64, bool, String)> = statement
+        let columns: Vec<(String, i64, bool, String, Option<String>)> = statement
             .query_map([&name], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
+                Ok((
+                    row.get(0)?,
+                    row.get(1)?,
+                    row.get(2)?,
+                    row.get(3)?,
+                    row.get(4)?,
+                ))
             })
             .and_then(Iterator::collect)
             .explained()?;
@@ -138,6 +135,10 @@ impl Table {
             .map(|c| c.0.clone())
             .collect();
         let types = columns.iter().map(|c| c.3.clone()).collect();
+        let defaults = columns
+            .iter()
+            .map(|c| c.4.as_deref().map(|text| default(connection, text)))
+            .collect();
         let has_rowid: Option<bool> = connection
             .prepare_cached("select not wr from pragma_table_list(?1) where schema = 'main'")
             .and_then(|mut s| s.query_row([&name], |row| row.get(0)).optional())
@@ -149,6 +150,7 @@ impl Table {
             key,
             generated,
             types,
+            defaults,
             has_rowid: has_rowid.unwrap_or(true),
         }))
     }
@@ -183,6 +185,32 @@ impl Table {
             Some(rowid) if self.has_rowid => vec![rowid.to_owned()],
             _ => self.key.clone(),
         }
+    }
+
+    /// A column of a row that is about to be written, after an alias: a REPLACE writes the default
+    /// in place of a NULL that is not allowed.
+    pub(crate) fn written(&self, alias: &str, column: &str) -> String {
+        let value = format!("{alias}.{}", quote::identifier(column));
+        let default = self
+            .columns
+            .iter()
+            .zip(&self.defaults)
+            .find_map(|(name, default)| default.as_ref().filter(|_| name == column));
+        match default {
+            Some(default) => format!("coalesce({value}, {default})"),
+            None => value,
+        }
+    }
+
+    /// Whether its rowid is its primary key.
+    pub(crate) fn is_key_rowid(&self, connection: &Connection) -> Result<bool> {
+        let indexed: bool = connection
+            .prepare_cached(
+                "select exists (select 1 from pragma_index_list(?1, 'main') where origin = 'pk')",
+            )
+            .and_then(|mut s| s.query_row([&self.name], |row| row.get(0)))
+            .explained()?;
+        Ok(self.has_rowid && !indexed)
     }
 
     /// Whether a column is computed from others.
@@ -252,140 +280,22 @@ impl Table {
             .map(|c| format!("{alias}.{}", quote::identifier(c)))
             .collect()
     }
+}
 
-    /// Unique indexes that a REPLACE may go by, without those over expressions, which a trigger
-    /// cannot follow. Those of a primary key are among them only where there are no rowids, or
-    /// where the key is not the rowid itself, and only if asked for.
-    pub(crate) fn unique_indexes(
-        &self,
-        connection: &Connection,
-        primary: Primary,
-    ) -> Result<Vec<UniqueIndex>> {
-        let mut statement = connection
-            .prepare(include_str!("../sql/unique_indexes.sql"))
-            .explained()?;
-        let indexes: Vec<(String, bool, Option<String>)> = statement
-            .query_map(params![self.name, primary == Primary::Included], |row| {
-                Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-            })
-            .and_then(Iterator::collect)
-            .explained()?;
-        let mut unique = Vec::new();
-        for (index, partial, sql) in indexes {
-            let mut statement = connection
-                .prepare(
-                    "select name, coll from pragma_index_xinfo(?1, 'main') where key order by seqno",
-                )
-                .explained()?;
-            let columns: Vec<(Option<String>, String)> = statement
-                .query_map([&index], |row| Ok((row.get(0)?, row.get(1)?)))
-                .and_then(Iterator::collect)
-                .explained()?;
-            let named: Option<Vec<(String, String)>> = columns
-                .into_iter()
-                .map(|(name, collation)| name.map(|name| (name, collation)))
-                .collect();
-            let Some(columns) = named else {
-                continue;
-            };
-            let filter = sql
-                .filter(|_| partial)
-                .and_then(|sql| filter_of(&sql).map(str::to_owned))
-                .filter(|filter| self.accepts(connection, filter));
-            unique.push(UniqueIndex { columns, filter });
+/// A default as an expression. SQLite takes a bare or double-quoted name there for a text.
+fn default(connection: &Connection, text: &str) -> String {
+    let quoted = text
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .map(|inner| inner.replace("\"\"", "\""));
+    match quoted {
+        Some(name) => quote::text(&name),
+        None if connection.prepare(&format!("select ({text}\n)")).is_ok() => {
+            format!("({text}\n)")
         }
-        Ok(unique)
-    }
-
-    /// The unique indexes over expressions.
-    pub(crate) fn expression_indexes(&self, connection: &Connection) -> Result<Vec<String>> {
-        connection
-            .prepare_cached(
-                "select l.name from pragma_index_list(?1, 'main') l \
-                 where l.\"unique\" and exists (select 1 from pragma_index_xinfo(l.name, 'main') c \
-                                                where c.key and c.name is null) \
-                 order by l.name",
-            )
-            .and_then(|mut s| s.query_map([&self.name], |row| row.get(0))?.collect())
-            .explained()
-    }
-
-    /// Whether a condition can be asked of this table under another name: a trigger that fails
-    /// would fail the application's writes.
-    fn accepts(&self, connection: &Connection, filter: &str) -> bool {
-        let ask = format!(
-            "select 1 from {} as changefeed_row where ({filter})",
-            self.sql()
-        );
-        connection.prepare(&ask).is_ok()
+        None => quote::text(text),
     }
 }
 
 /// The longest primary key that fits our tables.
 pub(crate) const MAX_KEY: usize = 8;
-
-/// The condition of `create index … on … (…) where …`: what follows the last WHERE outside of
-/// quotes, comments and parentheses.
-fn filter_of(sql: &str) -> Option<&str> {
-    let bytes = sql.as_bytes();
-    let (mut at, mut depth, mut found) = (0, 0usize, None);
-    while at < bytes.len() {
-        let skip = |closing: &str| {
-            sql.get(at + 1..)
-                .and_then(|rest| rest.find(closing))
-                .map_or(bytes.len(), |end| at + 1 + end + closing.len())
-        };
-        at = match bytes[at] {
-            quote @ (b'\'' | b'"' | b'`') => skip(char::from(quote).encode_utf8(&mut [0; 4])),
-            b'[' => skip("]"),
-            b'-' if bytes.get(at + 1) == Some(&b'-') => skip("\n"),
-            b'/' if bytes.get(at + 1) == Some(&b'*') => skip("*/"),
-            b'(' => {
-                depth += 1;
-                at + 1
-            }
-            b')' => {
-                depth = depth.saturating_sub(1);
-                at + 1
-            }
-            c if c.is_ascii_alphabetic() || c == b'_' => {
-                let word = bytes[at..]
-                    .iter()
-                    .take_while(|c| c.is_ascii_alphanumeric() || **c == b'_')
-                    .count();
-                let end = at + word;
-                if depth == 0 && sql[at..end].eq_ignore_ascii_case("where") {
-                    found = found.or(Some(end));
-                }
-                end
-            }
-            _ => at + 1,
-        };
-    }
-    found.and_then(|from| sql.get(from..)).map(str::trim)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_condition_of_a_partial_index_is_found() {
-        for (sql, filter) in [
-            ("create unique index i on t(a) where b > 0", Some("b > 0")),
-            (
-                "create unique index \"where\" on [where x](a)\nWHERE b='where'",
-                Some("b='where'"),
-            ),
-            (
-                "create unique index i on t(a /* where ( */) -- where\n where (c)",
-                Some("(c)"),
-            ),
-            ("create unique index i on t(a)", None),
-            ("create unique index nowhere on t(a)", None),
-            ("create unique index i on t('it''s') where x", Some("x")),
-        ] {
-            assert_eq!(filter_of(sql), filter, "{sql}");
-        }
-    }
-}

@@ -38,9 +38,11 @@
 //! Feeds that the writer orders itself are written in ULID transactions: see [`begin_ulid`].
 
 mod access;
+mod arrange;
 mod backfill;
 mod backlog;
 mod capture;
+mod capture_follow;
 mod condition;
 mod connect;
 mod consumers;
@@ -59,12 +61,14 @@ mod leases;
 mod quote;
 mod read;
 mod schema;
+mod staging;
 mod sweep;
 mod tracking;
 mod triggers;
 mod trim;
 mod ulid_feeds;
 mod ulids;
+mod unique;
 mod value;
 mod wake;
 mod watches;

@@ -182,7 +182,7 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
             (
                 "n.key1 is not null",
                 format!("{first} is not null"),
-                capture::pairs(&row_key, "=", &keys, " and "),
+                crate::staging::pairs(&row_key, "=", &keys, " and "),
             )
         }
         Source::Joined {

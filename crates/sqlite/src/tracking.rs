@@ -1,29 +1,37 @@
 //! What a watched table gets: the triggers that note changed keys, and where they note them.
 //!
 //! Like those of captured feeds they run in whatever connection writes to the table, so they use
-//! built-in functions only and have no conflict clause; and like those they note before a
-//! statement which rows it may remove by REPLACE. Rows whose key is NULL cannot be told apart and
-//! are not noted.
+//! built-in functions only and have no conflict clause. Rows that a REPLACE removes are seen as
+//! `staging.rs` tells. Rows whose key is NULL cannot be told apart and are not noted.
 
 mod upkeep;
 
 use changefeed_core::{Error, Result, TableName, WatchName};
 use rusqlite::{Connection, OptionalExtension, params};
 
-use crate::capture::{key_columns, pairs};
+use crate::arrange;
+use crate::capture::key_columns;
 use crate::error::Explain;
-use crate::inspect::{Primary, Table, UniqueIndex};
+use crate::inspect::Table;
 use crate::quote::{self, fill};
+use crate::staging::{self, Staging, Trigger, pairs};
+use crate::unique::{Primary, Uniques};
 
 pub(crate) use upkeep::{
     Condition, ensure_state, exists, findings, is_sound, keep_up, schema_version,
 };
 
 /// All triggers a watched table has.
-const TRIGGERS: [&str; 5] = ["stage_insert", "stage_update", "insert", "update", "delete"];
-
-/// Apart from the numbers of feeds, which share the table of staged rows.
-const STAGE: i64 = 1_000_000;
+const TRIGGERS: [&str; 8] = [
+    "stage_insert",
+    "stage_update",
+    "insert",
+    "update",
+    "delete",
+    "settle_insert",
+    "settle_update",
+    "settle_delete",
+];
 
 /// A watched table as it is now.
 #[derive(Debug, Clone)]
@@ -173,9 +181,10 @@ impl Tracked {
         tx.execute_batch(&log).explained()?;
         // Made anew each time: the table may have got other unique keys.
         remove_triggers(tx, self.table_id)?;
-        for sql in self.triggers(&self.table.unique_indexes(tx, Primary::LeftOut)?) {
-            tx.execute_batch(&sql).explained()?;
+        for trigger in self.triggers(tx)? {
+            tx.execute_batch(&trigger.sql).explained()?;
         }
+        arrange::arrange(tx, &self.table.name)?;
         // Compiling a write compiles the triggers with it. What is wrong with them must show here
         // and not in the application.
         let table = self.table.sql();
@@ -190,110 +199,64 @@ impl Tracked {
         Ok(())
     }
 
-    fn triggers(&self, unique: &[UniqueIndex]) -> Vec<String> {
+    fn triggers(&self, tx: &Connection) -> Result<Vec<Trigger>> {
         let table = &self.table;
-        let count = table.key.len();
         let (new_key, old_key) = (table.key_of("new"), table.key_of("old"));
-        let row_key = table.key_of("changefeed_row");
-        let staged_key = key_columns("s.", count);
+        let keys = key_columns("", table.key.len());
         let not_null = |key: &[String]| {
             let parts: Vec<String> = key.iter().map(|k| format!("{k} is not null")).collect();
             parts.join(" and ")
         };
-        let common = [
-            ("stage", (STAGE + self.table_id).to_string()),
+        let places = [
             ("log", self.log()),
             ("table", table.sql()),
-            ("keys", key_columns("", count).join(", ")),
+            ("keys", keys.join(", ")),
             ("new_key", new_key.join(", ")),
             ("old_key", old_key.join(", ")),
-            ("row_key", row_key.join(", ")),
-            ("staged_key", staged_key.join(", ")),
-            ("same_place", pairs(&row_key, "is", &staged_key, " and ")),
-            ("new_is_staged", pairs(&new_key, "is", &staged_key, " and ")),
-            (
-                "staged_is_old",
-                pairs(&old_key, "is", &key_columns("", count), " and "),
-            ),
             ("moved", pairs(&old_key, "is not", &new_key, " or ")),
             ("columns", self.changed_columns()),
             ("new_not_null", not_null(&new_key)),
             ("old_not_null", not_null(&old_key)),
+            ("keys_not_null", not_null(&keys)),
         ];
         let make = |template: &str, more: &[(&str, &str)]| {
-            let mut places: Vec<(&str, &str)> = common
-                .iter()
-                .map(|(place, value)| (*place, value.as_str()))
-                .collect();
-            places.extend_from_slice(more);
-            fill(template, &places)
+            let mut all: Vec<(&str, &str)> = places.iter().map(|(p, v)| (*p, v.as_str())).collect();
+            all.extend_from_slice(more);
+            fill(template, &all)
         };
-        let conflict = |condition: &str| {
-            make(
-                include_str!("../sql/watch_conflict.sql"),
-                &[("condition", condition)],
-            )
-        };
-        let mut conditions = vec![pairs(&row_key, "=", &new_key, " and ")];
-        conditions.extend(unique.iter().map(|index| {
-            let mut parts: Vec<String> = index
-                .columns
-                .iter()
-                .map(|(column, collation)| {
-                    let column = quote::identifier(column);
-                    let collation = quote::identifier(collation);
-                    format!("changefeed_row.{column} = new.{column} collate {collation}")
-                })
-                .collect();
-            if let Some(filter) = &index.filter {
-                parts.push(format!("({filter}\n)"));
-            }
-            parts.join(" and ")
-        }));
-        let itself = pairs(&row_key, "is", &old_key, " and ");
-        let before_insert: Vec<String> = conditions.iter().map(|c| conflict(c)).collect();
-        let before_update: Vec<String> = conditions
-            .iter()
-            .map(|c| conflict(&format!("{c} and not ({itself})")))
-            .collect();
-        let settle = make(include_str!("../sql/watch_settle.sql"), &[]);
-        let (before_insert, before_update) = (
-            before_insert.join("\n  union "),
-            before_update.join("\n  union "),
+        let mut conflicts = Uniques::of(tx, table, Primary::Included)?.conflicts;
+        conflicts.extend(staging::by_place(table));
+        let owner = staging::WATCHES + self.table_id;
+        let tell = make(
+            include_str!("../sql/watch_tell.sql"),
+            &[("owner", &owner.to_string())],
         );
-        [
-            (
-                "stage_insert",
-                include_str!("../sql/watch_stage_insert.sql"),
-            ),
-            (
-                "stage_update",
-                include_str!("../sql/watch_stage_update.sql"),
-            ),
+        let staging = Staging {
+            owner,
+            table,
+            conflicts,
+            payload: keys.clone(),
+            values: &|alias| table.key_of(alias),
+            telling: keys.len(),
+            tell: tell.trim_end(),
+            name: &|event| trigger_name(self.table_id, event),
+        };
+        let untold = staging.untold();
+        let mut all = staging.before();
+        for (event, template) in [
             ("insert", include_str!("../sql/watch_insert.sql")),
             ("update", include_str!("../sql/watch_update.sql")),
             ("delete", include_str!("../sql/watch_delete.sql")),
-        ]
-        .into_iter()
-        .map(|(event, template)| {
-            let conflicts = if event == "stage_insert" {
-                &before_insert
-            } else {
-                &before_update
-            };
-            make(
+        ] {
+            let name = trigger_name(self.table_id, event);
+            let sql = make(
                 template,
-                &[
-                    (
-                        "trigger",
-                        &quote::identifier(&trigger_name(self.table_id, event)),
-                    ),
-                    ("conflicts", conflicts),
-                    ("settle", &settle),
-                ],
-            )
-        })
-        .collect()
+                &[("trigger", &quote::identifier(&name)), ("untold", &untold)],
+            );
+            all.push(Trigger { name, sql });
+        }
+        all.extend(staging.after());
+        Ok(all)
     }
 
     /// The columns that an update has changed, as a JSON array of their names. Whatever is not the
@@ -453,9 +416,9 @@ pub(crate) fn remove(tx: &Connection, table_id: i64) -> Result<()> {
     remove_triggers(tx, table_id)?;
     tx.execute_batch(&format!(
         "drop table if exists {}; delete from changefeed_watched_table where table_id = {table_id}; \
-         delete from changefeed_staged where feed_id = {}",
+         delete from changefeed_staged where owner = {}",
         log_name(table_id),
-        STAGE + table_id
+        staging::WATCHES + table_id
     ))
     .explained()
 }

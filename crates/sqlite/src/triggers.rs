@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::error::Explain;
 use crate::event_capture::{self, Plan};
 use crate::inspect::Table;
-use crate::{SqliteStore, event_backfill, event_follow, feeds};
+use crate::{SqliteStore, capture_follow, event_backfill, event_follow, feeds};
 
 #[async_trait]
 impl TriggerStore for SqliteStore {
@@ -66,16 +66,24 @@ impl TriggerStore for SqliteStore {
 
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
         // Nothing is locked while everything is as it should be.
-        let stale = self.reading(|tx| event_follow::is_stale(tx)).await?;
+        let stale = self
+            .reading(|tx| Ok(event_follow::is_stale(tx)? || capture_follow::is_stale(tx)?))
+            .await?;
         if !stale {
             return self.reading(|tx| event_follow::findings(tx)).await;
         }
-        self.writing(|tx| event_follow::refresh(tx)).await
+        self.writing(|tx| {
+            let mut findings = capture_follow::refresh(tx)?;
+            findings.extend(event_follow::refresh(tx)?);
+            Ok(findings)
+        })
+        .await
     }
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
         self.reading(|tx| {
             let mut findings = event_follow::findings(tx)?;
+            findings.extend(capture_follow::findings(tx)?);
             findings.extend(event_follow::limits(tx)?);
             Ok(findings)
         })
@@ -285,7 +293,7 @@ pub(crate) fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
         "update changefeed_event \
          set state = 'a', due_at = null, lease_owner = null, generation = generation + 1 \
          where trigger_id = ?1 and due_at is not null",
-        "delete from changefeed_event_staged where trigger_id = ?1",
+        "delete from changefeed_staged where owner = 4294967296 + ?1",
     ] {
         tx.execute(sql, [trigger.id.0]).explained()?;
     }

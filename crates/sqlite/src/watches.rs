@@ -378,7 +378,7 @@ fn backlog_view(function_id: &str) -> String {
 /// What a function still has to process, as a query. Counts what nobody has moved yet too.
 fn counts(key: usize, watch: &Watch, own_key: &[String], noted: Noted) -> String {
     let keys = crate::capture::key_columns("l.", key);
-    let same = crate::capture::pairs(own_key, "=", &keys, " and ");
+    let same = crate::staging::pairs(own_key, "=", &keys, " and ");
     let leases = &watch.leases_table;
     let noted = match noted {
         Noted::Somewhere => format!(

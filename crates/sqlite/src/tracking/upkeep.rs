@@ -8,8 +8,9 @@ use rusqlite::Connection;
 use super::{TRIGGERS, Tracked, Wants, log_name, trigger_name};
 use crate::backlog::NOW;
 use crate::error::Explain;
-use crate::inspect::{Primary, Table};
+use crate::inspect::Table;
 use crate::quote::fill;
+use crate::unique::{Primary, Uniques};
 
 /// What notes the changes of a table, as it was found.
 pub(crate) struct Condition {
@@ -89,11 +90,7 @@ impl Condition {
 
 /// What the triggers of a table depend on besides its key: its columns and unique indexes.
 pub(super) fn shape(tx: &Connection, table: &Table) -> Result<String> {
-    let indexes: Vec<_> = table
-        .unique_indexes(tx, Primary::LeftOut)?
-        .into_iter()
-        .map(|index| (index.columns, index.filter))
-        .collect();
+    let indexes = Uniques::of(tx, table, Primary::LeftOut)?.conflicts;
     serde_json::to_string(&(&table.columns, indexes))
         .map_err(|e| Error::invalid("the table's columns cannot be written").caused_by(e))
 }

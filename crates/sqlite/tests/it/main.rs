@@ -10,6 +10,7 @@
 mod backfill;
 mod capture;
 mod consumers;
+mod ddl;
 mod event_admin;
 mod event_alter;
 mod event_capture;
@@ -17,6 +18,8 @@ mod event_delivery;
 mod event_replace;
 mod event_replay;
 mod event_support;
+mod fuzz;
+mod hostile;
 mod leases;
 mod open;
 mod publish;

@@ -1,2 +1,0 @@
-select {stage}, {row_key}
-    from {table} as changefeed_row where {condition}
