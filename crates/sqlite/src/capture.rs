@@ -164,7 +164,6 @@ pub(crate) fn triggers(
         ("new_shard", new_shard),
         ("old_shard", old_shard),
         ("moved", moved),
-        ("keys_are_new", pairs(&keys, "is", &new_key, " and ")),
     ];
     let make = |template: &str, more: &[(&str, &str)]| {
         let mut all: Vec<(&str, &str)> = places.iter().map(|(p, v)| (*p, v.as_str())).collect();
@@ -184,7 +183,18 @@ pub(crate) fn triggers(
     }
     let mut payload = keys.clone();
     payload.push("shard".to_owned());
-    let tell = make(include_str!("../sql/capture_tell.sql"), &[]);
+    let tell = |alias: &str| {
+        make(
+            include_str!("../sql/capture_tell.sql"),
+            &[
+                (
+                    "keys_are_its",
+                    &pairs(&keys, "is", &table.key_of(alias), " and "),
+                ),
+                ("its_shard", &row_shard(alias, shard_by, shards)),
+            ],
+        )
+    };
     let staging = Staging {
         owner: feed.0.into(),
         table,
@@ -196,7 +206,7 @@ pub(crate) fn triggers(
             values.push(row_shard(alias, shard_by, shards));
             values
         },
-        tell: tell.trim_end(),
+        tell: &tell,
         name: &|event| trigger_name(feed, event),
     };
     let untold = staging.untold();

@@ -174,7 +174,7 @@ impl Plan {
                 ]
             },
             telling: 1,
-            tell: tell.trim_end(),
+            tell: &|_| tell.clone(),
             name: &|event| trigger_name(self.id, event),
         };
         let mut all = staging.before();

@@ -41,8 +41,9 @@ pub(crate) struct Staging<'a> {
     pub(crate) values: &'a dyn Fn(&str) -> Vec<String>,
     /// How many of these, from the first, tell that the row is another.
     pub(crate) telling: usize,
-    /// The statement that tells of this owner's notes whose `live` is 2.
-    pub(crate) tell: &'a str,
+    /// The statement that tells of this owner's notes whose `live` is 2, in a trigger for the row behind
+    /// this alias.
+    pub(crate) tell: &'a dyn Fn(&str) -> String,
     /// The name of a trigger.
     pub(crate) name: &'a dyn Fn(&str) -> String,
 }
@@ -129,7 +130,10 @@ impl Staging<'_> {
                 name: (self.name)("settle_delete"),
                 sql: self.fill(
                     include_str!("../sql/unstage.sql"),
-                    &[("trigger", &quote::identifier(&(self.name)("settle_delete")))],
+                    &[
+                        ("trigger", &quote::identifier(&(self.name)("settle_delete"))),
+                        ("tell", (self.tell)("old").trim_end()),
+                    ],
                 ),
             },
         ]
@@ -176,7 +180,7 @@ impl Staging<'_> {
                 ("trigger", &quote::identifier(&name)),
                 ("event", event),
                 ("follow", follow),
-                ("tell", self.tell),
+                ("tell", (self.tell)("new").trim_end()),
                 ("left", left),
             ],
         );

@@ -238,7 +238,7 @@ impl Tracked {
             payload: keys.clone(),
             values: &|alias| table.key_of(alias),
             telling: keys.len(),
-            tell: tell.trim_end(),
+            tell: &|_| tell.clone(),
             name: &|event| trigger_name(self.table_id, event),
         };
         let untold = staging.untold();

@@ -139,18 +139,17 @@ async fn null_that_becomes_the_default_of_a_unique_column_removes_rows_that_are_
 
 #[tokio::test]
 async fn rows_removed_by_an_index_over_an_expression_are_seen() {
-    let setup = "create table t (id integer primary key, doc text);
-                 create unique index by_name on t (json_extract(doc, '$.name')) where json_valid(doc);
-                 insert into t values (1, '{\"name\":1}'), (2, 'no json');";
+    let setup = "create table t (id integer primary key, name text, doc text);
+                 create unique index by_name on t (lower(name)) where name <> '';
+                 create unique index by_doc on t (json_extract(doc, '$.name')) where json_valid(doc);
+                 insert into t values (1, 'A', 'no json'), (2, '', '{\"name\":1}');";
+    // The expression over the document must not be asked of rows that are not in its index.
     assert_eq!(
-        events(
-            setup,
-            "insert or replace into t values (3, 'none'), (4, '{\"name\":1}')"
-        )
-        .await
-        .iter()
-        .map(|event| event[..8].to_owned())
-        .collect::<Vec<_>>(),
-        ["+{\"id\":3", "-{\"id\":1", "+{\"id\":4"]
+        events(setup, "insert or replace into t values (3, 'a', 'none')")
+            .await
+            .iter()
+            .map(|event| event[..8].to_owned())
+            .collect::<Vec<_>>(),
+        ["-{\"id\":1", "+{\"id\":3"]
     );
 }

@@ -195,7 +195,7 @@ impl Schema {
                 "(lower(b))",
                 "(coalesce(c, 0), a)",
                 "(a, b) where b <> 'z'",
-                "(abs(c - 2)) where b is not null",
+                "(lower(b) || c) where b is not null",
                 "(a desc, lower(b) collate nocase desc)",
             ]);
             tables.push(format!("create unique index i{n} on t {over}"));
