@@ -63,42 +63,50 @@ impl Operation {
 /// An event's identity to the outside world: the same for every attempt, and never that of
 /// another event of this or another database.
 ///
-/// It is made of the event's `change_id` and of 60 random bits that each installation draws once,
-/// in the form of a version 8 UUID. So the log needs no index over random values, and ids sort in
-/// the order of the changes.
+/// It is made of the event's `change_id` and of 60 random bits that are stored with it, in the form
+/// of a version 8 UUID. So the log needs no index over random values, and ids sort in the order of
+/// the changes. A database that was restored from a backup gives the same `change_id` again to another
+/// event; the bits are others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(pub Uuid);
 
-/// The random bits of an installation.
+/// The random bits of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventSalt(u64);
+pub struct EventBits(u64);
 
-impl EventSalt {
+impl EventBits {
     const BITS: u32 = 60;
 
     /// From what the database stores; only the lower 60 bits count.
     pub fn new(stored: i64) -> Self {
-        EventSalt(stored.cast_unsigned() & ((1 << Self::BITS) - 1))
+        EventBits(stored.cast_unsigned() & ((1 << Self::BITS) - 1))
+    }
+
+    /// The lower 60 bits of what the database stores.
+    pub fn stored(self) -> i64 {
+        self.0.cast_signed()
     }
 }
 
 impl EventId {
-    /// The id of a change.
-    pub fn new(change_id: i64, salt: EventSalt) -> Self {
+    /// The id of a change with these bits.
+    pub fn new(change_id: i64, bits: EventBits) -> Self {
         let number = u128::from(change_id.cast_unsigned());
         let high = (number >> 12) << 16 | 0x8 << 12 | (number & 0xfff);
-        let low = u128::from(0x8u8) << EventSalt::BITS | u128::from(salt.0);
+        let low = u128::from(0x8u8) << EventBits::BITS | u128::from(bits.0);
         EventId(Uuid::from_u128(high << 64 | low))
     }
 
-    /// The change that has this id, if it is one of this installation.
-    pub fn change_id(self, salt: EventSalt) -> Option<i64> {
-        let bits = self.0.as_u128();
-        let high = bits >> 64;
+    /// The change and the bits that it is made of, if it is an id of ours at all.
+    pub fn parts(self) -> Option<(i64, EventBits)> {
+        let all = self.0.as_u128();
+        let high = all >> 64;
         let number = (high >> 16) << 12 | (high & 0xfff);
         let change_id = i64::try_from(number).ok()?;
-        (EventId::new(change_id, salt) == self).then_some(change_id)
+        let low = u64::try_from(all & u128::from(u64::MAX)).ok()?;
+        let bits = EventBits::new(low.cast_signed());
+        (EventId::new(change_id, bits) == self).then_some((change_id, bits))
     }
 }
 
@@ -424,7 +432,7 @@ mod tests {
 
     #[test]
     fn an_id_is_a_uuid_of_version_8() {
-        let id = EventId::new(1_000_000_000_000_000, EventSalt::new(0x0123_4567_89ab_cdef));
+        let id = EventId::new(1_000_000_000_000_000, EventBits::new(0x0123_4567_89ab_cdef));
         assert_eq!(id.to_string(), "0038d7ea-4c68-8000-8123-456789abcdef");
         assert_eq!(id.0.get_version_num(), 8);
     }
@@ -452,15 +460,15 @@ mod tests {
     proptest! {
         #[test]
         fn ids_can_be_read_back_and_sort_like_changes(
-            a in 0i64..(1 << 59), b in 0i64..(1 << 59), salt in any::<i64>(), other in any::<i64>()
+            a in 0i64..(1 << 59), b in 0i64..(1 << 59), bits in any::<i64>(), other in any::<i64>()
         ) {
-            let salt = EventSalt::new(salt);
-            prop_assert_eq!(EventId::new(a, salt).change_id(salt), Some(a));
-            prop_assert_eq!(EventId::new(a, salt) < EventId::new(b, salt), a < b);
-            let other = EventSalt::new(other);
-            if other != salt {
-                prop_assert_eq!(EventId::new(a, salt).change_id(other), None);
+            let (bits, other) = (EventBits::new(bits), EventBits::new(other));
+            prop_assert_eq!(EventId::new(a, bits).parts(), Some((a, bits)));
+            prop_assert_eq!(EventBits::new(bits.stored()), bits);
+            if a != b {
+                prop_assert_eq!(EventId::new(a, bits) < EventId::new(b, other), a < b);
             }
+            prop_assert_eq!(EventId::new(a, bits) == EventId::new(a, other), bits == other);
         }
     }
 }

@@ -47,7 +47,7 @@ pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
 pub use environment::AllowedVariables;
 pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
-    Attempt, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus, Finished,
+    Attempt, Cleaned, Event, EventBits, EventClaim, EventFilter, EventId, EventStatus, Finished,
     LeasedEvent, LoggedAttempt, LoggedEvent, Operation, Outcome, Redelivery, TriggerState, Wanted,
     cut_off_by, session_json, trace_json,
 };

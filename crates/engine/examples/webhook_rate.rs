@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Delivery, Event, EventId, EventSalt, LeasedEvent, Operation, Outcome, Setting, TableName,
+    Delivery, Event, EventBits, EventId, LeasedEvent, Operation, Outcome, Setting, TableName,
     TriggerId,
 };
 use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
@@ -26,7 +26,7 @@ fn event() -> LeasedEvent {
     LeasedEvent {
         trigger: TriggerId(1),
         event: Event {
-            id: EventId::new(1_000_000_000_000_000, EventSalt::new(7)),
+            id: EventId::new(1_000_000_000_000_000, EventBits::new(7)),
             change_id: 1_000_000_000_000_000,
             trigger: "orders".parse().unwrap(),
             table: TableName::qualified("public", "orders"),

@@ -234,6 +234,17 @@ begin
               hint = 'Insert the feed into changefeed.feed and the shard into changefeed.shard.';
 end $$;
 
+-- With session_replication_role = replica the trigger below does not fire, and a view has no other
+-- means: the insert would be accepted and nothing stored. So the default of a column that writers
+-- leave out refuses it, by a text that is no number; a function would have to be granted to them.
+alter view changefeed.change alter column change_sequence_number set default
+    case when pg_catalog.current_setting('session_replication_role')
+              operator(pg_catalog.=) 'replica'
+         then ('changefeed: this change would be lost; publish it with session_replication_role ='
+               ' origin or local, and not '
+               operator(pg_catalog.||) pg_catalog.current_setting('session_replication_role')
+              )::pg_catalog.int8 end;
+
 create trigger change_insert instead of insert on changefeed.change
 for each row execute function changefeed.change_insert();
 
@@ -724,30 +735,202 @@ begin
     return (((total * 40503) % 4294967296) >> 12) % shards;
 end $$;
 
--- Publishes a change of one row, for the triggers of captured tables.
-create function changefeed.publish_row(feed_id smallint, shard smallint, key jsonb) returns void
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+-- Enters a change of a captured table. An insert into the view would look for the shard, and a
+-- writer's snapshot may be older than the feed: the write would fail. The trigger is there no longer
+-- than the feed and its shards, so nothing has to be looked for. Like change_insert(), it has no
+-- `set search_path`. True, so that it can be a condition.
+create function changefeed.enter_change(feed_id smallint, shard smallint, change_id bigint)
+returns boolean
+language plpgsql as $$
 declare
-    id bigint := nextval('changefeed.change_id');
+    writer  pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    segment pg_catalog.int4 := ((writer::pg_catalog.text::pg_catalog.int8)
+                                operator(pg_catalog.>>) 13) operator(pg_catalog.&) 3;
 begin
-    insert into changefeed.change_row (change_id, key) values (id, publish_row.key);
-    insert into changefeed.change (feed_id, shard, change_id)
-    values (publish_row.feed_id, publish_row.shard, id);
+    if segment operator(pg_catalog.=) 0 then
+        insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
+        values (enter_change.feed_id, enter_change.shard, enter_change.change_id, writer);
+    elsif segment operator(pg_catalog.=) 1 then
+        insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
+        values (enter_change.feed_id, enter_change.shard, enter_change.change_id, writer);
+    elsif segment operator(pg_catalog.=) 2 then
+        insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
+        values (enter_change.feed_id, enter_change.shard, enter_change.change_id, writer);
+    else
+        insert into changefeed.inbox_3 (feed_id, shard, change_id, xid)
+        values (enter_change.feed_id, enter_change.shard, enter_change.change_id, writer);
+    end if;
+    return true;
 end $$;
 
--- The query that makes the key of a row, by the catalogue: the slow way, for a table whose key
--- columns were renamed after its trigger was made. `format` calls a type's own output function
--- and never a cast, which may be anybody's.
+create function changefeed.publish_row(feed_id smallint, shard smallint, key jsonb) returns void
+language plpgsql as $$
+declare
+    id pg_catalog.int8 := pg_catalog.nextval('changefeed.change_id');
+begin
+    insert into changefeed.change_row (change_id, key) values (id, publish_row.key);
+    perform changefeed.enter_change(publish_row.feed_id, publish_row.shard, id);
+end $$;
+
+-- Tables as they are now --------------------------------------------------------------------------
+--
+-- A query of the catalogue sees it as the caller's snapshot does: under REPEATABLE READ that is how
+-- a table was before somebody altered it, while the rows that a trigger is given are of today. A
+-- trigger that believed such a query would treat a value of somebody's own type as one of the
+-- server's, and run their functions with our rights; or it would not find a column that was
+-- renamed. So nothing here depends on a query of the catalogue where it matters: the names are had
+-- by functions that look into the server's caches, which are always current, and the types from the
+-- parser. What a type is may come from a query, because it does not change; one that is too new to be seen
+-- is somebody's own.
+
+-- A table in this cluster, as no other cluster has it.
+create function changefeed.place_of(source oid) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select (select s.system_identifier from pg_control_system() s) || '/' || source
+$$;
+
+-- The columns, with their numbers and types.
+create function changefeed.columns_now(
+    source oid, out place smallint, out name text, out type oid)
+returns setof record
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    numbers smallint[] := '{}';
+    names   text[] := '{}';
+    types   oid[];
+    number  smallint := 0;
+begin
+    loop
+        number := number + 1;
+        begin
+            name := (pg_identify_object_as_address('pg_class'::regclass, source, number))
+                    .object_names[3];
+        exception when others then
+            -- PostgreSQL 13 says so when there is no such column.
+            exit;
+        end;
+        exit when name is null;
+        -- Null for what was dropped. Asked about everybody, because one who may use the whole table
+        -- is not told.
+        continue when has_column_privilege('public', source, number, 'references') is null;
+        numbers := numbers || number;
+        names := names || name;
+    end loop;
+    execute format('select array[%s]::oid[]', (
+        select string_agg(format('pg_typeof((null::%s).%I)', source::regclass, n), ', ' order by o)
+        from unnest(names) with ordinality u(n, o))) into types;
+    return query select u.p, u.n, u.t from unnest(numbers, names, types) u(p, n, t);
+end $$;
+
+-- The name that a column has now which had this name and number in a table of this place; null if
+-- it was dropped. A dump that is restored numbers columns anew, so elsewhere the name counts.
+create function changefeed.column_now(of_place text, number smallint, name text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    source oid := split_part(of_place, '/', 2)::oid;
+begin
+    if of_place is distinct from changefeed.place_of(source) or number is null then
+        return name;
+    end if;
+    if has_column_privilege('public', source, number, 'references') is null then
+        return null;
+    end if;
+    return (pg_identify_object_as_address('pg_class'::regclass, source, number)).object_names[3];
+end $$;
+
+-- The columns of the primary key, in its order; none if there is none.
+create function changefeed.key_now(source regclass) returns text[]
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    key   oid;
+    names text[] := '{}';
+begin
+    -- By default the primary key is what a replica knows a row by.
+    if exists (select from pg_class c where c.oid = source and c.relreplident = 'd') then
+        key := pg_get_replica_identity_index(source);
+    end if;
+    if key is null then
+        select x.indexrelid into key from pg_index x where x.indrelid = source and x.indisprimary;
+    end if;
+    -- What an index merely includes is not in order.
+    while pg_index_column_has_property(key, cardinality(names) + 1, 'orderable') loop
+        names := names || (parse_ident(pg_get_indexdef(key, cardinality(names) + 1, false)))[1];
+    end loop;
+    return names;
+end $$;
+
+-- The query that makes the key of a row $1: the slow way, for a table whose key columns are not what
+-- they were when its trigger was made. `format` calls a type's own output function and never a cast,
+-- which may be anybody's. Null if there is no key.
 create function changefeed.key_query(source regclass) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select format('select pg_catalog.jsonb_build_array(%s)',
-        string_agg(format('pg_catalog.format(''%%s'', ($1).%I)', a.attname), ', '
-                   order by k.place))
-    from pg_index x
-    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
-    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-    where x.indrelid = source and x.indisprimary and k.place <= x.indnkeyatts
+        string_agg(format('pg_catalog.format(''%%s'', ($1).%I)', k.name), ', ' order by k.place))
+    from unnest(changefeed.key_now(source)) with ordinality k(name, place)
+    having count(*) > 0
 $$;
+
+-- The type beneath a domain.
+create function changefeed.base_type(type oid) returns oid
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    beneath oid := type;
+    kind    "char";
+    next    oid;
+begin
+    loop
+        select t.typtype, t.typbasetype into kind, next from pg_type t where t.oid = beneath;
+        exit when kind is distinct from 'd';
+        beneath := next;
+    end loop;
+    return beneath;
+end $$;
+
+-- The shard of a row $1 by one of its columns, as an expression.
+create function changefeed.shard_expression(row_name text, column_name text, type oid, shards integer)
+returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select case
+        when column_name is null then '0::pg_catalog.int2'
+        when changefeed.base_type(type) in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then
+            format('changefeed.shard_of(%s.%I::pg_catalog.int8, %s)', row_name, column_name, shards)
+        else format('changefeed.shard_of(pg_catalog.format(''%%s'', %s.%I), %s)',
+                    row_name, column_name, shards)
+    end
+$$;
+
+-- Key and shard of a row of a captured table that was altered: slower than the trigger itself, but
+-- nothing is lost. It never fails: a row whose key is gone has an empty one. The settings are those
+-- that shape texts.
+create function changefeed.row_place(
+    source regclass, changed anyelement, of_place text, shard_number smallint, shard_name text,
+    shards integer, out key jsonb, out shard smallint)
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    column_name text;
+    type        oid;
+begin
+    begin
+        execute changefeed.key_query(source) into key using changed;
+    exception when others then
+        raise warning 'changefeed: a change of % has no key: %', source, sqlerrm;
+    end;
+    begin
+        column_name := changefeed.column_now(of_place, shard_number, shard_name);
+        if column_name is not null then
+            execute format('select pg_typeof(($1).%I)::oid', column_name) into type using changed;
+            execute 'select ' || changefeed.shard_expression('($1)', column_name, type, shards)
+            into shard using changed;
+        end if;
+    exception when others then
+        raise warning 'changefeed: a change of % goes to shard 0: %', source, sqlerrm;
+    end;
+    key := coalesce(key, '[]');
+    shard := coalesce(shard, 0);
+end $$;
 
 -- Consumers and backfills -----------------------------------------------------------------------
 

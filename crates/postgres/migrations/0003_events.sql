@@ -54,6 +54,9 @@ create table changefeed.event (
     -- Events of one key are delivered one after the other; a hash, because equal is all that
     -- matters, and two keys that share one merely wait for each other.
     order_key         bigint,
+    -- What its id has besides the change_id, which a database that was restored from a backup gives
+    -- again to another event.
+    bits              bigint not null default uuid_hash_extended(gen_random_uuid(), 0),
     locked_by         text,
     session_variables text,
     trace_context     text,
@@ -88,21 +91,11 @@ create table changefeed.event_attempt (
     primary key (change_id, generation)
 );
 
--- 60 random bits that make the ids of this installation's events unlike those of any other.
-create table changefeed.event_salt (
-    singleton boolean primary key default true check (singleton),
-    salt      bigint not null
-);
-insert into changefeed.event_salt (salt)
-select ('x' || substr(replace(gen_random_uuid()::text, '-', ''), 17, 16))::bit(64)::bigint
-       & 1152921504606846975;
-
--- The id of an event: a UUID of version 8 made of its change_id and the salt.
-create function changefeed.event_id(change_id bigint) returns uuid
-language sql stable parallel safe security definer set search_path = pg_catalog, pg_temp as $$
+-- The id of an event: a UUID of version 8 made of its change_id and 60 of its random bits.
+create function changefeed.event_id(change_id bigint, bits bigint) returns uuid
+language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
     select (lpad(to_hex(change_id >> 12), 12, '0') || '8' || lpad(to_hex(change_id & 4095), 3, '0')
-            || '8' || lpad(to_hex(s.salt), 15, '0'))::uuid
-    from changefeed.event_salt s
+            || '8' || lpad(to_hex(bits & 1152921504606846975), 15, '0'))::uuid
 $$;
 
 -- A setting of a writer as JSON: as it is if it is JSON, and otherwise as a JSON string, because a
@@ -125,7 +118,7 @@ language sql stable parallel safe set search_path = pg_catalog, pg_temp as $$
 $$;
 
 create view changefeed.event_log as
-select changefeed.event_id(e.change_id) as id,
+select changefeed.event_id(e.change_id, e.bits) as id,
        e.change_id,
        t.name::text as trigger_name,
        t.schema_name,
@@ -147,11 +140,12 @@ from changefeed.event e
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
 
 create view changefeed.event_invocation_logs as
-select changefeed.event_id(a.change_id) || '-' || a.generation as id,
-       changefeed.event_id(a.change_id) as event_id, a.change_id,
+select changefeed.event_id(a.change_id, e.bits) || '-' || a.generation as id,
+       changefeed.event_id(a.change_id, e.bits) as event_id, a.change_id,
        t.name::text as trigger_name, a.status::integer as status, a.request::json as request,
        a.response::json as response, a.created_at, a.attempt, a.outcome, a.late, a.error, a.duration_ms
 from changefeed.event_attempt a
+join changefeed.event e on e.change_id = a.change_id
 join changefeed.event_trigger t on t.trigger_id = a.trigger_id;
 
 -- How far the existing rows of a table have become events.
@@ -175,13 +169,15 @@ create table changefeed.event_gap (
 --
 -- The functions of our triggers are made for the columns of their table, as fast as can be, and
 -- check with every call that these columns are still what they were. If they are not, the same
--- expressions are made anew from the catalogue: slower, but the application's write goes on, and
--- what it wrote is captured. A dispatcher then remakes the function.
+-- expressions are made anew for the table as it is now: slower, but the application's write goes
+-- on, and what it wrote is captured. A dispatcher then remakes the function.
 --
 -- The check is also a matter of security. Our functions run with our rights, so that writers need
 -- none; and to_json calls a cast to json if a type has one, which may be anybody's function. So
 -- only types of the server itself are given to it, and everything else as text: `format` calls
--- nothing but the type's own output function.
+-- nothing but the type's own output function. Neither the check nor what follows from it depends on
+-- the writer's snapshot: see "Tables as they are now" in 0001_feeds.sql. For the same reason the
+-- functions carry their definition: a snapshot may be older than the trigger.
 
 -- What the columns of a table are.
 create function changefeed.table_signature(source oid) returns text
@@ -193,22 +189,6 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
           order by attnum offset 0) a
 $$;
 
--- The type beneath a domain.
-create function changefeed.base_type(type oid) returns oid
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
-declare
-    beneath oid := type;
-    kind    "char";
-    next    oid;
-begin
-    loop
-        select t.typtype, t.typbasetype into kind, next from pg_type t where t.oid = beneath;
-        exit when kind is distinct from 'd';
-        beneath := next;
-    end loop;
-    return beneath;
-end $$;
-
 -- The value of a column as an expression that is safe to give to to_json.
 create function changefeed.safe_value(reference text, type oid) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
@@ -218,7 +198,7 @@ begin
     select t.* into base from pg_type t where t.oid = changefeed.base_type(type);
     if base.typnamespace = 'pg_catalog'::regnamespace then
         return reference;
-    elsif base.typcategory = 'A' then
+    elsif coalesce(base.typcategory = 'A', format_type(type, null) like '%[]') then
         -- An array of somebody's type: an array of texts.
         return format('case when num_nulls(%1$s) = 0 then format(''%%s'', %1$s)::text[] end',
                       reference);
@@ -230,11 +210,10 @@ end $$;
 create function changefeed.safe_columns(source oid, alias text, wanted text[]) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select coalesce(string_agg(
-        changefeed.safe_value(format('%s.%I', alias, a.attname), a.atttypid)
-        || format(' as %I', a.attname), ', ' order by a.attnum), '')
-    from pg_attribute a
-    where a.attrelid = source and a.attnum > 0 and not a.attisdropped
-      and (wanted is null or a.attname = any (wanted))
+        changefeed.safe_value(format('%s.%I', alias, c.name), c.type)
+        || format(' as %I', c.name), ', ' order by c.place), '')
+    from changefeed.columns_now(source) c
+    where wanted is null or c.name = any (wanted)
 $$;
 
 -- A row as JSON.
@@ -246,32 +225,46 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         '''{}''::json')
 $$;
 
--- A column's text, or null if there is no such column.
-create function changefeed.column_text(source oid, alias text, column_name text) returns text
+-- Whether the columns of a row are what they are now, as a condition for later. A column that was
+-- added is known by its number; asked about everybody, because PostgreSQL 13 does not tell one who
+-- may use the whole table. All tables of a partition tree have the columns of its root.
+create function changefeed.known_columns(source oid, alias text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    root   oid := coalesce(pg_partition_root(source), source);
+    parted boolean := (select c.relkind = 'p' from pg_class c where c.oid = source);
+    checks text := (
+        select string_agg(format('pg_typeof(%s.%I)::oid = %s::oid', alias, c.name, c.type),
+                          ' and ' order by c.place)
+        from changefeed.columns_now(source) c);
+begin
+    return concat_ws(' and ', checks,
+        case when parted then format('pg_partition_root(tg_relid) = %s::oid', root) end,
+        format('has_column_privilege(''public'', %s, %s::smallint, ''references'') is null',
+               case when parted then root || '::oid' else 'tg_relid' end,
+               (select c.relnatts + 1 from pg_class c
+                where c.oid = case when parted then root else source end)));
+end $$;
+
+-- What a capture function has to know of its definition.
+create function changefeed.event_plan(of_trigger integer) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select format('case when num_nulls(%1$s.%2$I) = 0 then format(''%%s'', %1$s.%2$I) end',
-                  alias, a.attname)
-    from pg_attribute a
-    where a.attrelid = source and a.attname = column_name and a.attnum > 0 and not a.attisdropped
+    select jsonb_build_object(
+        'trigger', t.trigger_id, 'capture', t.definition -> 'capture', 'columns', t.columns,
+        'columns_of', t.columns_of, 'feed', t.feed_id,
+        'shards', (select count(*) from changefeed.shard_definition d
+                   where d.feed_id = t.feed_id and d.shard >= 0))
+    from changefeed.event_trigger t where t.trigger_id = of_trigger
 $$;
 
--- A table in this cluster, as no other cluster has it.
-create function changefeed.place_of(source oid) returns text
+-- The names that columns of a table have now which a definition names; null if it names none, and
+-- without those that were dropped.
+create function changefeed.current_columns(plan jsonb, relation oid, names jsonb) returns text[]
 language sql stable set search_path = pg_catalog, pg_temp as $$
-    select (select s.system_identifier from pg_control_system() s) || '/' || source
-$$;
-
--- The names that columns have now which a definition names; null if it names none, and without
--- those that were dropped.
-create function changefeed.current_columns(of_trigger changefeed.event_trigger, names jsonb)
-returns text[]
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select case when jsonb_typeof(names) = 'array' then coalesce(array_agg(a.attname::text), '{}') end
+    select case when jsonb_typeof(names) = 'array' then coalesce(array_agg(c.name), '{}') end
     from jsonb_array_elements_text(case jsonb_typeof(names) when 'array' then names end) n(name)
-    join pg_attribute a on a.attrelid = of_trigger.source and a.attnum > 0 and not a.attisdropped
-        and case when of_trigger.columns_of = changefeed.place_of(of_trigger.source)
-                 then a.attnum = (of_trigger.columns ->> n.name)::smallint
-                 else a.attname = n.name end
+    join changefeed.columns_now(relation) c on c.name = changefeed.column_now(
+        plan ->> 'columns_of', (plan -> 'columns' ->> n.name)::smallint, n.name)
 $$;
 
 -- The expressions that a capture function is made of, for a table as it is now.
@@ -285,28 +278,22 @@ create type changefeed.event_expressions as (
 );
 
 create function changefeed.event_capture(
-    of_trigger integer, relation oid, old_alias text, new_alias text)
+    plan jsonb, relation oid, old_alias text, new_alias text)
 returns changefeed.event_expressions
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-    t        changefeed.event_trigger;
-    capture  jsonb;
-    payload  text[];
+    capture  jsonb := plan -> 'capture';
+    payload  text[] := changefeed.current_columns(plan, relation, capture -> 'payload');
     listened text[];
     key      text[];
     shard_by text;
-    kind     oid;
-    shards   integer;
     e        changefeed.event_expressions;
 begin
-    select * into strict t from changefeed.event_trigger x where x.trigger_id = of_trigger;
-    capture := t.definition -> 'capture';
-    payload := changefeed.current_columns(t, capture -> 'payload');
     e.before := changefeed.row_json(relation, old_alias, payload);
     e.after := changefeed.row_json(relation, new_alias, payload);
 
     -- If all of them are gone, every change counts.
-    listened := nullif(changefeed.current_columns(t, capture -> 'update' -> 'of'), '{}');
+    listened := nullif(changefeed.current_columns(plan, relation, capture -> 'update' -> 'of'), '{}');
     -- The image of a row, not its equality: json has none, and null is as good as any value.
     if listened is null then
         e.differs := format('%s *<> %s', old_alias, new_alias);
@@ -319,20 +306,16 @@ begin
     end if;
 
     if capture -> 'order_by' = '"key"' then
-        select array_agg(a.attname::text order by k.place) into key
-        from pg_index x
-        cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
-        join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-        -- Not what an index merely includes.
-        where x.indrelid = relation and x.indisprimary and k.place <= x.indnkeyatts;
+        key := changefeed.key_now(relation);
     elsif jsonb_typeof(capture -> 'order_by') = 'object' then
-        key := nullif(changefeed.current_columns(t,
-            jsonb_build_array(capture -> 'order_by' -> 'column')), '{}');
+        key := changefeed.current_columns(plan, relation,
+            jsonb_build_array(capture -> 'order_by' -> 'column'));
     end if;
     -- The new row decides, and in a delete the old one.
-    if key is not null then
-        select format('hashtextextended(jsonb_build_array(%s)::text, 0)',
-                      string_agg(changefeed.column_text(relation, new_alias, c), ', '))
+    if cardinality(key) > 0 then
+        select format('hashtextextended(jsonb_build_array(%s)::text, 0)', string_agg(format(
+                   'case when num_nulls(%1$s.%2$I) = 0 then format(''%%s'', %1$s.%2$I) end',
+                   new_alias, c), ', '))
         into e.order_key from unnest(key) c;
     elsif jsonb_typeof(capture -> 'order_by') <> 'null' then
         e.order_key := '0::bigint';
@@ -340,59 +323,56 @@ begin
         e.order_key := 'null::bigint';
     end if;
 
-    if t.feed_id is not null then
-        shard_by := (changefeed.current_columns(t,
+    if plan ->> 'feed' is not null then
+        shard_by := (changefeed.current_columns(plan, relation,
             jsonb_build_array(capture -> 'feed' -> 'shard_by')))[1];
-        select count(*) into shards from changefeed.shard_definition d
-        where d.feed_id = t.feed_id and d.shard >= 0;
-        select changefeed.base_type(a.atttypid) into kind from pg_attribute a
-        where a.attrelid = relation and a.attname = shard_by;
-        e.shard := case
-            when shard_by is null then '0::smallint'
-            when kind in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then
-                format('changefeed.shard_of(%s.%I::bigint, %s)', new_alias, shard_by, shards)
-            else format('changefeed.shard_of(%s, %s)',
-                        changefeed.column_text(relation, new_alias, shard_by), shards)
-        end;
+        e.shard := changefeed.shard_expression(new_alias, shard_by,
+            (select c.type from changefeed.columns_now(relation) c where c.name = shard_by),
+            (plan ->> 'shards')::integer);
     end if;
     return e;
 end $$;
 
--- The statement that captures what a whole statement of the writer's has inserted or deleted.
-create function changefeed.event_statement(of_trigger integer, relation oid, op "char")
-returns text
+-- The statement that captures what a whole statement of the writer's has inserted or deleted;
+-- without a relation, each row as one text.
+create function changefeed.event_statement(plan jsonb, relation oid, op "char") returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-    e    changefeed.event_expressions := changefeed.event_capture(of_trigger, relation, 'c', 'c');
-    feed smallint := (select t.feed_id from changefeed.event_trigger t
-                      where t.trigger_id = of_trigger);
-    into_event constant text :=
+    e    changefeed.event_expressions;
+    into_event constant text := format(
         'insert into changefeed.event (change_id, trigger_id, op, %s, session_variables, '
-        'trace_context, order_key) ';
+        'trace_context, order_key) ', case op when 'I' then 'new' else 'old' end);
     settings constant text :=
         'nullif(current_setting(''changefeed.session_variables'', true), ''''), '
         'nullif(current_setting(''changefeed.trace_context'', true), '''')';
-    image constant text := case op when 'I' then 'new' else 'old' end;
 begin
-    if feed is null then
-        return format(into_event || 'select nextval(''changefeed.change_id''), %s, %L, %s, %s, %s '
-                      'from changed c', image, of_trigger, op, e.after, settings, e.order_key);
+    if relation is not null then
+        e := changefeed.event_capture(plan, relation, 'c', 'c');
+    else
+        e.after := 'json_build_object(''changefeed_record'', format(''%s'', c.*))';
+        e.order_key := '0::bigint';
+        e.shard := '0::smallint';
+    end if;
+    if plan ->> 'feed' is null then
+        return into_event || format(
+            'select nextval(''changefeed.change_id''), %s, %L, %s, %s, %s from changed c',
+            plan ->> 'trigger', op, e.after, settings, e.order_key);
     end if;
     return format(
         'with c as materialized (select nextval(''changefeed.change_id'') as change_id, '
-        '%s as image, %s as order_key, %s as shard from changed c), '
-        'logged as (' || into_event || 'select c.change_id, %s, %L, c.image, %s, c.order_key from c) '
-        'insert into changefeed.change (feed_id, shard, change_id) '
-        'select %s, c.shard, c.change_id from c',
-        e.after, e.order_key, e.shard, image, of_trigger, op, settings, feed);
+        '%s as image, %s as order_key, %s as shard from changed c) '
+        '%s select c.change_id, %s, %L, c.image, %s, c.order_key from c '
+        'where changefeed.enter_change(%s::smallint, c.shard, c.change_id)',
+        e.after, e.order_key, e.shard, into_event, plan ->> 'trigger', op, settings,
+        plan ->> 'feed');
 end $$;
 
 -- What a capture function executes for one row of a table whose columns it does not know: $1 is
 -- the old row and $2 the new one.
-create function changefeed.event_row(of_trigger integer, relation oid, op text) returns text
+create function changefeed.event_row(plan jsonb, relation oid, op text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
-    e changefeed.event_expressions := changefeed.event_capture(of_trigger, relation, '($1)',
+    e changefeed.event_expressions := changefeed.event_capture(plan, relation, '($1)',
         case op when 'DELETE' then '($1)' else '($2)' end);
 begin
     return format('select %s, %s, %s, %s, %s',
@@ -400,6 +380,67 @@ begin
         case op when 'DELETE' then 'null::json' else e.after end,
         case op when 'UPDATE' then e.differs else 'true' end,
         e.order_key, coalesce(e.shard, 'null::smallint'));
+end $$;
+
+-- The order of nested writes ------------------------------------------------------------------------
+--
+-- The server fires AFTER triggers when a statement is over. If a trigger of the application's writes
+-- to the same table while a statement of many rows is at work, what it changes is captured first, and
+-- the change that it followed comes later. So what is captured inside of a trigger is noted, by the
+-- version of the row that it replaced; and whoever captures the change that made this version takes
+-- the earlier number, and hands its own on. Both numbers are of this transaction, so that nobody has
+-- seen them.
+
+-- Nobody but the transaction that wrote them looks at these rows.
+create unlogged table changefeed.event_nested (
+    xid        xid8 not null,
+    trigger_id integer not null,
+    relation   oid not null,
+    old_row    tid not null,
+    new_row    tid,
+    change_id  bigint not null,
+    shard      smallint
+);
+create index ix_event_nested on changefeed.event_nested (xid, old_row);
+
+-- The number of an event that is about to be written. For capture functions, which fix the search
+-- path.
+create function changefeed.event_place(
+    of_trigger integer, source oid, old_version tid, old_writer xid, new_version tid,
+    to_shard smallint)
+returns bigint
+language plpgsql as $$
+declare
+    writer   constant xid8 := pg_current_xact_id();
+    id       bigint := nextval('changefeed.change_id');
+    follower bigint;
+    later    bigint[] := '{}';
+    version  tid := new_version;
+begin
+    if current_setting('changefeed.nested', true) = writer::text then
+        loop
+            select n.change_id, n.new_row into follower, version from changefeed.event_nested n
+            where n.xid = writer and n.old_row = version and n.trigger_id = of_trigger
+              and n.relation = source and n.shard is not distinct from to_shard;
+            exit when not found;
+            later := later || follower;
+        end loop;
+        for i in reverse cardinality(later) .. 1 loop
+            update changefeed.event e set change_id = id where e.change_id = later[i];
+            update changefeed.event_nested n set change_id = id
+            where n.xid = writer and n.change_id = later[i];
+            id := later[i];
+        end loop;
+    end if;
+    -- A version that is older than this transaction was captured long ago.
+    if pg_trigger_depth() > 1 and old_version is not null
+       and age(old_writer) <= age(writer::xid) then
+        insert into changefeed.event_nested
+            (xid, trigger_id, relation, old_row, new_row, change_id, shard)
+        values (writer, of_trigger, source, old_version, new_version, id, to_shard);
+        perform set_config('changefeed.nested', writer::text, true);
+    end if;
+    return id;
 end $$;
 
 -- Feeds that event triggers write to --------------------------------------------------------------

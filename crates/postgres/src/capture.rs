@@ -5,7 +5,8 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::patience::in_use;
-use crate::source::Table;
+use crate::quote;
+use crate::source::{Column, Table};
 use crate::template::{dollar_quote, fill};
 
 /// Sorts before the application's own triggers, so that a trigger of theirs that changes the
@@ -38,12 +39,29 @@ pub(crate) async fn install(
     shard_by: Option<&str>,
     shards: i16,
 ) -> Result<()> {
-    let settings = if table.key.iter().all(|c| is_steady(&c.type_sql)) {
+    let shard_column = shard_by.map(|name| table.column(name)).transpose()?;
+    let read: Vec<&Column> = table.key.iter().chain(shard_column).collect();
+    let settings = if read.iter().all(|c| is_steady(&c.type_sql)) {
         ""
     } else {
-        "set datestyle = 'ISO, YMD' set timezone = 'UTC' set bytea_output = hex \
-         set intervalstyle = postgres set extra_float_digits = 1"
+        // Also the search path: names of tables and functions are written as it needs them.
+        "set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set timezone = 'UTC' \
+         set bytea_output = hex set intervalstyle = postgres set extra_float_digits = 1 \
+         set lc_monetary = 'C'"
     };
+    let known: Vec<String> = read.iter().map(|c| c.is_known("new")).collect();
+    let known = known.join(" and ");
+    let place: String = client
+        .query_one("select changefeed.place_of($1)", &[&table.oid])
+        .await
+        .map_err(db)?
+        .get(0);
+    let shard_column = format!(
+        "{}, {}::pg_catalog.int2, {}, {shards}",
+        quote::literal(&place),
+        shard_column.map_or("null".to_owned(), |c| c.place.to_string()),
+        shard_by.map_or("null".to_owned(), quote::literal),
+    );
     let (old_key, new_key) = (table.key_array("old"), table.key_array("new"));
     let old_shard = table.shard_expression("old", shard_by, shards)?;
     let new_shard = table.shard_expression("new", shard_by, shards)?;
@@ -52,9 +70,14 @@ pub(crate) async fn install(
         &[
             ("feed", &feed.to_string()),
             ("function", &function_name(feed)),
-            ("trigger", &crate::quote::identifier(&trigger_name(feed))),
+            ("trigger", &quote::identifier(&trigger_name(feed))),
             ("settings", settings),
-            ("quote", &dollar_quote(&[&old_key, &old_shard])),
+            (
+                "quote",
+                &dollar_quote(&[&old_key, &old_shard, &known, &shard_column]),
+            ),
+            ("known", &known),
+            ("shard_by", &shard_column),
             ("old_key", &old_key),
             ("new_key", &new_key),
             ("old_shard", &old_shard),
@@ -85,7 +108,7 @@ fn is_steady(type_sql: &str) -> bool {
 }
 
 fn function_name(feed: FeedId) -> String {
-    crate::quote::identifier(&format!("capture_{feed}"))
+    quote::identifier(&format!("capture_{feed}"))
 }
 
 /// Removes the trigger, wherever its table is by now, and its function.

@@ -64,7 +64,7 @@ impl Session {
                 "select e.after, e.order_key, coalesce(e.shard, 'null::smallint'), \
                         (select feed_id from changefeed.event_trigger where trigger_id = $1), \
                         changefeed.safe_columns($2, 't', null) \
-                 from changefeed.event_capture($1, $2, 't', 't') e",
+                 from changefeed.event_capture(changefeed.event_plan($1), $2, 't', 't') e",
                 &[&trigger.id.0, &table.oid],
             )
             .await

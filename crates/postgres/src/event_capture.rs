@@ -1,6 +1,6 @@
 //! The database triggers that write the event log.
 
-use changefeed_core::{Error, Kind, Result, TriggerDefinition, TriggerId, Updates};
+use changefeed_core::{Error, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -74,16 +74,27 @@ impl Plan {
         let capture = &definition.capture;
         // The condition of one row must not fail others, so each row is looked at by itself.
         let by_statement = shape.by_statement && capture.condition.is_none();
+        let updates = capture.update != Updates::Ignored;
+        // A statement trigger comes after the row triggers of the same command (a common table
+        // expression that modifies, an upsert, MERGE). That is right for what was inserted under a
+        // primary key, because nothing can happen to it in the same command; but it may take the
+        // place of what was deleted, and rows with other keys may share what events are ordered by.
+        let by_column = matches!(capture.order_by, Some(OrderBy::Column(_)));
+        let insert_alone = !updates && !capture.delete;
+        let delete_alone = !updates && !capture.insert;
         let mut plan = Plan::none();
-        for (wanted, operation) in [(capture.insert, "insert"), (capture.delete, "delete")] {
-            match (wanted, by_statement) {
+        for (wanted, operation, in_order) in [
+            (capture.insert, "insert", insert_alone || !by_column),
+            (capture.delete, "delete", delete_alone),
+        ] {
+            match (wanted, by_statement && in_order) {
                 (true, true) => plan.statement.push(operation),
                 (true, false) => plan.row.push(operation),
                 (false, _) => {}
             }
         }
         // Which old row belongs to which new one is certain only row by row.
-        if capture.update != Updates::Ignored {
+        if updates {
             plan.row.push("update");
         }
         plan
@@ -171,14 +182,14 @@ pub(crate) async fn write_functions(
         client.batch_execute(&sql).await.map_err(db)?;
     }
     if !plan.statement.is_empty() {
-        let sql = statement_function(client, id, table, shape).await?;
+        let sql = statement_function(client, id, table).await?;
         client.batch_execute(&sql).await.map_err(db)?;
     }
     if !plan.row.is_empty() {
         if let Some(condition) = &definition.capture.condition {
             check_condition(client, table, condition).await?;
         }
-        let sql = row_function(client, id, definition, table, shape).await?;
+        let sql = row_function(client, id, definition, table).await?;
         client
             .batch_execute(&sql)
             .await
@@ -187,35 +198,31 @@ pub(crate) async fn write_functions(
     Ok(())
 }
 
-/// A literal array of the signatures.
-fn signatures(shape: &Shape) -> String {
-    let all: Vec<String> = shape.signatures.iter().map(|s| quote::literal(s)).collect();
-    format!("array[{}]::text[]", all.join(", "))
-}
-
 async fn statement_function(
     client: &impl GenericClient,
     id: TriggerId,
     table: &Table,
-    shape: &Shape,
 ) -> Result<String> {
     let row = client
         .query_one(
-            "select changefeed.event_statement($1, $2, 'I'), \
-                    changefeed.event_statement($1, $2, 'D')",
+            "select changefeed.event_statement(p.plan, $2, 'I'), \
+                    changefeed.event_statement(p.plan, $2, 'D'), \
+                    changefeed.known_columns($2, 'c'), quote_literal(p.plan) || '::jsonb' \
+             from (select changefeed.event_plan($1) as plan) p",
             &[&id.0, &table.oid],
         )
         .await
         .map_err(db)?;
-    let (insert, delete): (String, String) = (row.get(0), row.get(1));
-    let signatures = signatures(shape);
+    let text = |place: usize| -> String { row.get(place) };
+    let (insert, delete, known, plan) = (text(0), text(1), text(2), text(3));
     Ok(fill(
         include_str!("sql/event_capture_statement.sql"),
         &[
             ("function", &function(id, "statement")),
             ("settings", SETTINGS),
-            ("quote", &dollar_quote(&[&insert, &delete, &signatures])),
-            ("signatures", &signatures),
+            ("quote", &dollar_quote(&[&insert, &delete, &known, &plan])),
+            ("known", &known),
+            ("plan", &plan),
             ("insert", &insert),
             ("delete", &delete),
             ("trigger_id", &id.0.to_string()),
@@ -228,27 +235,25 @@ async fn row_function(
     id: TriggerId,
     definition: &TriggerDefinition,
     table: &Table,
-    shape: &Shape,
 ) -> Result<String> {
     let row = client
         .query_one(
             "select n.before, n.after, n.differs, n.order_key, o.order_key, \
                     coalesce(n.shard, 'null'), coalesce(o.shard, 'null'), \
-                    (select feed_id from changefeed.event_trigger where trigger_id = $1), \
+                    p.plan ->> 'feed', \
                     changefeed.safe_columns($2, 'old', null), \
-                    changefeed.safe_columns($2, 'new', null) \
-             from changefeed.event_capture($1, $2, 'old', 'new') n, \
-                  changefeed.event_capture($1, $2, 'old', 'old') o",
+                    changefeed.safe_columns($2, 'new', null), \
+                    changefeed.known_columns($2, 'new'), quote_literal(p.plan) || '::jsonb' \
+             from (select changefeed.event_plan($1) as plan) p, \
+                  changefeed.event_capture(p.plan, $2, 'old', 'new') n, \
+                  changefeed.event_capture(p.plan, $2, 'old', 'old') o",
             &[&id.0, &table.oid],
         )
         .await
         .map_err(db)?;
     let text = |place: usize| -> String { row.get(place) };
-    let publish = match row.get::<_, Option<i16>>(7) {
-        Some(feed) => format!(
-            "insert into changefeed.change (feed_id, shard, change_id) \
-             values ({feed}, to_shard, id);"
-        ),
+    let publish = match row.get::<_, Option<String>>(7) {
+        Some(feed) => format!("perform changefeed.enter_change({feed}::smallint, to_shard, id);"),
         None => String::new(),
     };
     let condition = match &definition.capture.condition {
@@ -263,8 +268,8 @@ async fn row_function(
         ),
         None => String::new(),
     };
-    let signatures = signatures(shape);
     let (before, after, differs) = (text(0), text(1), text(2));
+    let (known, plan) = (text(10), text(11));
     Ok(fill(
         include_str!("sql/event_capture_row.sql"),
         &[
@@ -272,9 +277,10 @@ async fn row_function(
             ("settings", SETTINGS),
             (
                 "quote",
-                &dollar_quote(&[&before, &after, &differs, &condition, &signatures]),
+                &dollar_quote(&[&before, &after, &differs, &condition, &known, &plan]),
             ),
-            ("signatures", &signatures),
+            ("known", &known),
+            ("plan", &plan),
             ("condition", &condition),
             ("before", &before),
             ("after", &after),
@@ -411,13 +417,13 @@ pub(crate) fn check(definition: &TriggerDefinition, table: &Table) -> Result<()>
         .chain(capture.payload.iter().flatten())
         .chain(capture.feed.iter().filter_map(|f| f.shard_by.as_ref()))
         .chain(match &capture.order_by {
-            Some(changefeed_core::OrderBy::Column(column)) => Some(column),
+            Some(OrderBy::Column(column)) => Some(column),
             _ => None,
         });
     for column in named {
         table.column(column)?;
     }
-    if capture.order_by == Some(changefeed_core::OrderBy::Key) && table.key.is_empty() {
+    if capture.order_by == Some(OrderBy::Key) && table.key.is_empty() {
         return Err(Error::invalid(format!(
             "table {} has no primary key to order its events by",
             table.name

@@ -1,7 +1,7 @@
 //! Looking into the event log, delivering again, and cleaning up.
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventSalt, EventStatus,
+    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
     EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
     TriggerState, session_json, trace_json,
 };
@@ -44,7 +44,7 @@ impl Session {
         &self,
         id: EventId,
     ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-        let Some(change_id) = self.change_of(id).await? else {
+        let Some((change_id, _)) = id.parts() else {
             return Ok(None);
         };
         let client = &**self;
@@ -62,17 +62,8 @@ impl Session {
             return Ok(None);
         };
         let attempts: Result<Vec<LoggedAttempt>> = attempts.iter().map(attempt).collect();
-        Ok(Some((logged(&event)?, attempts?)))
-    }
-
-    /// The change behind an event id, if the id is one of ours.
-    pub(crate) async fn change_of(&self, id: EventId) -> Result<Option<i64>> {
-        let client = &**self;
-        let row = client
-            .query_one("select salt from changefeed.event_salt", &[])
-            .await
-            .map_err(db)?;
-        Ok(id.change_id(EventSalt::new(row.get(0))))
+        let event = logged(&event)?;
+        Ok((event.event.id == id).then_some((event, attempts?)))
     }
 
     pub(crate) async fn redeliver_one(&self, id: EventId) -> Result<u64> {
@@ -80,10 +71,13 @@ impl Session {
             Error::not_found(format!("there is no event {id}"))
                 .advise("`changefeed event list` shows the events")
         };
-        let change_id = self.change_of(id).await?.ok_or_else(unknown)?;
+        let (change_id, bits) = id.parts().ok_or_else(unknown)?;
         let client = &**self;
         let row = client
-            .query_opt(include_str!("sql/event_redeliver_one.sql"), &[&change_id])
+            .query_opt(
+                include_str!("sql/event_redeliver_one.sql"),
+                &[&change_id, &bits.stored()],
+            )
             .await
             .map_err(db)?
             .ok_or_else(unknown)?;
@@ -299,7 +293,7 @@ pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
     };
     let setting = |place: usize| row.get::<_, Option<Lossy>>(from + place);
     Ok(Event {
-        id: EventId::new(change_id, EventSalt::new(row.get(from + 9))),
+        id: EventId::new(change_id, EventBits::new(row.get(from + 9))),
         change_id,
         op: Operation::from_letter(row.get(from))?,
         old: json(1)?,

@@ -17,22 +17,30 @@ pub(crate) struct Column {
     pub(crate) type_sql: String,
     /// The type beneath, if it is a domain; the same otherwise.
     pub(crate) base_type: String,
-    /// Whether that is one of the server's own types.
-    builtin: bool,
+    type_oid: u32,
     /// Its number in the table, which stays when it is renamed.
     pub(crate) place: i16,
 }
 
 impl Column {
     /// The column of a row as text. A cast of somebody's own type may be somebody's own function,
-    /// and triggers run with our rights; `format` uses the type's output function.
+    /// and triggers run with our rights; `format` uses the type's output function, also where the
+    /// column has got another type meanwhile.
     fn text(&self, alias: &str) -> String {
-        let name = quote::identifier(&self.name);
-        if self.builtin {
-            format!("{alias}.{name}::pg_catalog.text")
-        } else {
-            format!("pg_catalog.format('%s', {alias}.{name})")
-        }
+        format!(
+            "pg_catalog.format('%s', {alias}.{})",
+            quote::identifier(&self.name)
+        )
+    }
+
+    /// Whether the column of a row still has its type.
+    pub(crate) fn is_known(&self, alias: &str) -> String {
+        format!(
+            "pg_catalog.pg_typeof({alias}.{})::pg_catalog.oid operator(pg_catalog.=) \
+             {}::pg_catalog.oid",
+            quote::identifier(&self.name),
+            self.type_oid
+        )
     }
 
     /// `alias."name" = (array ->> place)::type`
@@ -105,7 +113,7 @@ impl Table {
             name: row.get(0),
             type_sql: row.get(1),
             base_type: row.get(3),
-            builtin: row.get(4),
+            type_oid: row.get(4),
             place: row.get(5),
         };
         let mut key: Vec<(i32, Column)> = columns

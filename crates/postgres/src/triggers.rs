@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
+    Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
     TriggerDefinition, TriggerId, TriggerName, crash_point,
 };
 use serde_json::value::RawValue;
@@ -93,7 +93,7 @@ impl Session {
             .await
             .map_err(db)?
             .ok_or_else(|| gone(trigger))?;
-        Ok(EventId::new(row.get(0), EventSalt::new(row.get(1))))
+        Ok(EventId::new(row.get(0), EventBits::new(row.get(1))))
     }
 
     pub(crate) async fn refresh_triggers(&mut self) -> Result<Vec<Finding>> {
@@ -114,6 +114,14 @@ impl Session {
 
     pub(crate) async fn archive_all(&self) -> Result<()> {
         let client = &**self;
+        // What nested writes of transactions that are over have noted for themselves.
+        client
+            .batch_execute(
+                "delete from changefeed.event_nested \
+                 where xid < pg_snapshot_xmin(pg_current_snapshot())",
+            )
+            .await
+            .map_err(db)?;
         let sql = include_str!("sql/event_archive.sql");
         while client
             .execute(sql, &[&ARCHIVED_AT_ONCE])

@@ -12,12 +12,6 @@
 --   delete from changefeed_session;   -- writes both into the events since the insert
 --   commit;
 
--- The random bits of this installation in the ids of its events.
-create table changefeed_event_salt (
-  only_row integer not null primary key default 1 check (only_row = 1),
-  value    integer not null
-) strict;
-
 -- A row stays when its trigger is dropped, so that its events keep their name and no number is
 -- ever given again.
 create table changefeed_event_trigger (
@@ -55,6 +49,9 @@ create table changefeed_event (
   feed_id     integer,
   shard       integer,
   created_at  integer not null,             -- milliseconds since 1970
+  -- What its id has besides the change_id, which a database that was restored from a backup gives
+  -- again to another event.
+  bits        integer not null default (random()),
   session_variables text,
   trace_context     text,
   old         text,
@@ -193,7 +190,7 @@ create view changefeed_event_log
    trace_context, created_at, delivered, error, tries, locked_by, locked_until, next_retry_at,
    archived) as
   select printf('%08x-%04x-8%03x-8%03x-%012x', e.change_id >> 28, (e.change_id >> 12) & 65535,
-                e.change_id & 4095, (s.value >> 48) & 4095, s.value & 281474976710655),
+                e.change_id & 4095, (e.bits >> 48) & 4095, e.bits & 281474976710655),
          e.change_id, t.name, 'main', t.table_name,
          case e.op when 'I' then 'INSERT' when 'U' then 'UPDATE' when 'D' then 'DELETE'
                    else 'MANUAL' end,
@@ -207,23 +204,19 @@ create view changefeed_event_log
               then strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') end,
          e.state = 'a'
     from changefeed_event e
-    join changefeed_event_trigger t on t.trigger_id = e.trigger_id
-    join changefeed_event_salt s;
+    join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
 
 create view changefeed_event_invocation_logs
   (id, event_id, trigger_name, status, request, response, created_at, attempt, outcome, late,
    error, duration_ms) as
   select a.attempt_id,
          printf('%08x-%04x-8%03x-8%03x-%012x', a.change_id >> 28, (a.change_id >> 12) & 65535,
-                a.change_id & 4095, (s.value >> 48) & 4095, s.value & 281474976710655),
+                a.change_id & 4095, (e.bits >> 48) & 4095, e.bits & 281474976710655),
          t.name, a.status, a.request, a.response,
          strftime('%Y-%m-%dT%H:%M:%fZ', a.created_at / 1000.0, 'unixepoch'),
          a.number, a.outcome, a.late, a.error, a.duration_ms
     from changefeed_event_attempt a
     join changefeed_event e on e.change_id = a.change_id
-    join changefeed_event_trigger t on t.trigger_id = e.trigger_id
-    join changefeed_event_salt s;
-
-insert into changefeed_event_salt (value) values (random() & 1152921504606846975);
+    join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
 
 insert into changefeed_schema (version) values (3);

@@ -8,4 +8,4 @@ update changefeed_event
  where change_id = ?1
 returning op, old, new, session_variables, trace_context,
           strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch'),
-          generation, tries, cut_off
+          generation, tries, cut_off, bits

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventSalt, EventStatus, Kind,
+    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus, Kind,
     LoggedAttempt, LoggedEvent, Operation, Outcome, Result, TableName, TriggerId, TriggerName,
     TriggerState, crash_point,
 };
@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use crate::error::Explain;
 use crate::events::{millis, record_cut_off};
-use crate::{triggers, value};
+use crate::value;
 
 /// How many events one transaction has delivered again.
 const REDELIVER_BATCH: usize = 5000;
@@ -40,7 +40,6 @@ pub(crate) fn list(
     filter: &EventFilter,
     limit: usize,
 ) -> Result<Vec<LoggedEvent>> {
-    let salt = triggers::salt(tx)?;
     let statuses = filter.status.map_or_else(
         || vec![EventStatus::Pending, FINISHED[0], FINISHED[1], FINISHED[2]],
         |status| vec![status],
@@ -51,7 +50,7 @@ pub(crate) fn list(
     for change_id in found {
         let mut rows = statement.query([change_id]).explained()?;
         if let Some(row) = rows.next().explained()? {
-            events.push(logged(row, salt)?);
+            events.push(logged(row)?);
         }
     }
     Ok(events)
@@ -62,8 +61,7 @@ pub(crate) fn show(
     tx: &Connection,
     id: EventId,
 ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-    let salt = triggers::salt(tx)?;
-    let Some(change_id) = id.change_id(salt) else {
+    let Some((change_id, _)) = id.parts() else {
         return Ok(None);
     };
     let mut statement = one(tx)?;
@@ -71,7 +69,10 @@ pub(crate) fn show(
     let Some(row) = rows.next().explained()? else {
         return Ok(None);
     };
-    let event = logged(row, salt)?;
+    let event = logged(row)?;
+    if event.event.id != id {
+        return Ok(None);
+    }
     let mut statement = tx
         .prepare_cached(include_str!("../sql/event_attempts.sql"))
         .explained()?;
@@ -104,7 +105,7 @@ fn one(tx: &Connection) -> Result<rusqlite::CachedStatement<'_>> {
     .explained()
 }
 
-fn logged(row: &Row<'_>, salt: EventSalt) -> Result<LoggedEvent> {
+fn logged(row: &Row<'_>) -> Result<LoggedEvent> {
     let change_id: i64 = row.get(0).explained()?;
     let trigger: String = row.get(1).explained()?;
     let table: String = row.get(2).explained()?;
@@ -112,7 +113,7 @@ fn logged(row: &Row<'_>, salt: EventSalt) -> Result<LoggedEvent> {
     let state: String = row.get(9).explained()?;
     Ok(LoggedEvent {
         event: Event {
-            id: EventId::new(change_id, salt),
+            id: EventId::new(change_id, EventBits::new(row.get(13).explained()?)),
             change_id,
             trigger: trigger.parse()?,
             table: TableName::qualified("main", table),
@@ -253,15 +254,15 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
         Error::not_found(format!("there is no event {id}"))
             .advise("`changefeed event list` shows the events")
     };
-    let change_id = id.change_id(triggers::salt(tx)?).ok_or_else(unknown)?;
+    let (change_id, bits) = id.parts().ok_or_else(unknown)?;
     let (lease_owner, held, tries, dropped): (Option<String>, Option<bool>, u32, bool) = tx
         .query_row(
             "select e.lease_owner, \
              e.due_at > cast((julianday('now') - 2440587.5) * 86400000.0 as integer), \
              e.tries, t.dropped_at is not null \
              from changefeed_event e join changefeed_event_trigger t on t.trigger_id = e.trigger_id \
-             where e.change_id = ?1",
-            [change_id],
+             where e.change_id = ?1 and e.bits & 1152921504606846975 = ?2",
+            [change_id, bits.stored()],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
         )
         .optional()

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Event, EventClaim, EventFilter, EventId, EventSalt, EventStatus,
+    Attempt, CleanUp, Cleaned, Event, EventBits, EventClaim, EventFilter, EventId, EventStatus,
     EventStore, EventTrigger, Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation,
     Outcome, Redelivery, Result, TableName, TriggerId, TriggerName, TriggerState, Verdict, Wanted,
     crash_point, cut_off_by,
@@ -20,7 +20,7 @@ use changefeed_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
-use crate::{SqliteStore, event_log, triggers, value};
+use crate::{SqliteStore, event_log, value};
 
 /// How many due events of an ordered trigger are looked at for those that are the first of their
 /// key, before keys are looked at one by one.
@@ -67,19 +67,10 @@ impl EventStore for SqliteStore {
         let claimed = self
             .writing(move |tx| {
                 close_session(tx)?;
-                let salt = triggers::salt(tx)?;
                 let mut claimed = Vec::new();
                 for wanted in &wanted {
                     let found = store.candidates(tx, wanted, Walk::GoOn)?;
-                    claim(
-                        tx,
-                        wanted.trigger,
-                        &found,
-                        &owner,
-                        lease,
-                        salt,
-                        &mut claimed,
-                    )?;
+                    claim(tx, wanted.trigger, &found, &owner, lease, &mut claimed)?;
                 }
                 crash_point("claim.before_commit");
                 Ok(claimed)
@@ -387,7 +378,6 @@ fn claim(
     found: &[Candidate],
     owner: &str,
     lease: Duration,
-    salt: EventSalt,
     claimed: &mut Vec<LeasedEvent>,
 ) -> Result<()> {
     if found.is_empty() {
@@ -422,7 +412,7 @@ fn claim(
         claimed.push(LeasedEvent {
             trigger,
             event: Event {
-                id: EventId::new(candidate.change_id, salt),
+                id: EventId::new(candidate.change_id, EventBits::new(row.get(9).explained()?)),
                 change_id: candidate.change_id,
                 trigger: name.clone(),
                 table: TableName::qualified("main", table.as_str()),

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventId, EventSalt, EventTrigger, Feed, Finding, Kind, NewFeed, Result,
+    Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, Kind, NewFeed, Result,
     Source, TriggerDefinition, TriggerId, TriggerStore, Updates, crash_point,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -145,14 +145,6 @@ fn gone(trigger: &EventTrigger) -> Error {
         trigger.definition.name
     ))
     .advise("`changefeed trigger list` shows the triggers")
-}
-
-/// The random bits of this installation.
-pub(crate) fn salt(tx: &Connection) -> Result<EventSalt> {
-    tx.prepare_cached("select value from changefeed_event_salt")
-        .and_then(|mut s| s.query_row([], |row| row.get(0)))
-        .map(EventSalt::new)
-        .explained()
 }
 
 pub(crate) fn create(
@@ -338,7 +330,15 @@ fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str) -> Result<Even
             row.get(0)
         })
         .explained()?;
-    Ok(EventId::new(change_id, salt(tx)?))
+    let bits = tx
+        .query_row(
+            "select bits from changefeed_event where change_id = ?1",
+            [change_id],
+            |row| row.get(0),
+        )
+        .map(EventBits::new)
+        .explained()?;
+    Ok(EventId::new(change_id, bits))
 }
 
 /// Whether anything but a person makes events of this trigger.

@@ -65,6 +65,10 @@ create table changefeed.event (
     order_key         bigint null,
     -- The shard of the feed that it also enters.
     shard             smallint null,
+    -- What its id has besides the change_id, which a database that was restored from a backup gives
+    -- again to another event.
+    bits              bigint not null constraint df_event_bits
+        default convert(bigint, convert(binary(8), substring(convert(binary(16), newid()), 9, 8))),
     locked_by         nvarchar(400) null,
     session_variables nvarchar(max) null,
     trace_context     nvarchar(max) null,
@@ -103,16 +107,6 @@ create table changefeed.event_attempt (
 alter table changefeed.event_attempt set (lock_escalation = disable); --@sqlserver
 GO
 
--- 60 random bits that make the ids of this installation's events unlike those of any other.
-create table changefeed.event_salt (
-    singleton bit not null constraint pk_event_salt primary key
-        constraint ck_event_salt check (singleton = 1),
-    salt      bigint not null
-);
-insert into changefeed.event_salt (singleton, salt)
-select 1, convert(bigint, convert(binary(8), substring(convert(binary(16), newid()), 9, 8))) & convert(bigint, 1152921504606846975);
-GO
-
 -- How far the existing rows of a table have become events.
 create table changefeed.event_backfill (
     trigger_id  int not null constraint pk_event_backfill primary key,
@@ -124,14 +118,14 @@ create table changefeed.event_backfill (
 );
 GO
 
--- The id of an event: a UUID of version 8 made of its change_id and the salt.
-create function changefeed.event_id (@change_id bigint) returns uniqueidentifier as
+-- The id of an event: a UUID of version 8 made of its change_id and 60 of its random bits.
+create function changefeed.event_id (@change_id bigint, @bits bigint) returns uniqueidentifier as
 begin
-    declare @number varchar(18) = changefeed.hex(convert(binary(8), @change_id)), @salt varchar(18);
-    select @salt = changefeed.hex(convert(binary(8), s.salt)) from changefeed.event_salt s;
+    declare @number varchar(18) = changefeed.hex(convert(binary(8), @change_id)),
+            @random varchar(18) = changefeed.hex(convert(binary(8), @bits));
     return convert(uniqueidentifier, concat(
         substring(@number, 4, 8), '-', substring(@number, 12, 4), '-8', substring(@number, 16, 3),
-        '-8', substring(@salt, 4, 3), '-', substring(@salt, 7, 12)));
+        '-8', substring(@random, 4, 3), '-', substring(@random, 7, 12)));
 end;
 GO
 
@@ -162,7 +156,7 @@ GO
 GO
 
 create view changefeed.event_log as
-select changefeed.event_id(e.change_id) as id,
+select changefeed.event_id(e.change_id, e.bits) as id,
        e.change_id,
        t.name as trigger_name,
        t.schema_name,
@@ -185,11 +179,12 @@ join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
 GO
 
 create view changefeed.event_invocation_logs as
-select concat(changefeed.event_id(a.change_id), '-', a.generation) as id,
-       changefeed.event_id(a.change_id) as event_id, a.change_id,
+select concat(changefeed.event_id(a.change_id, e.bits), '-', a.generation) as id,
+       changefeed.event_id(a.change_id, e.bits) as event_id, a.change_id,
        t.name as trigger_name, convert(int, a.status) as status, a.request, a.response,
        a.created_at, a.attempt, a.outcome, a.late, a.error, a.duration_ms
 from changefeed.event_attempt a
+join changefeed.event e on e.change_id = a.change_id
 join changefeed.event_trigger t on t.trigger_id = a.trigger_id;
 GO
 
@@ -228,7 +223,6 @@ GO
 grant select on changefeed.event_trigger to changefeed_reader;
 grant select on changefeed.event to changefeed_reader;
 grant select on changefeed.event_attempt to changefeed_reader;
-grant select on changefeed.event_salt to changefeed_reader;
 grant select on changefeed.event_backfill to changefeed_reader;
 grant select on changefeed.event_log to changefeed_reader;
 -- On SQL Server whoever may read a view needs no right on what it uses in turn.

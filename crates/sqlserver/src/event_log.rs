@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventSalt, EventStatus,
+    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
     EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
     TriggerState, fill, session_json, trace_json,
 };
@@ -36,7 +36,7 @@ impl SqlServerStore {
         id: EventId,
     ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
         let mut connection = self.connection().await?;
-        let Some(change_id) = change_of(&mut connection, id).await? else {
+        let Some((change_id, _)) = id.parts() else {
             return Ok(None);
         };
         let sql = fill(
@@ -50,10 +50,8 @@ impl SqlServerStore {
         let attempts = connection
             .query(include_str!("sql/event_attempts.sql"), &[&change_id])
             .await?;
-        Ok(Some((
-            logged(event)?,
-            attempts.iter().map(attempt).collect(),
-        )))
+        let event = logged(event)?;
+        Ok((event.event.id == id).then(|| (event, attempts.iter().map(attempt).collect())))
     }
 
     pub(crate) async fn redeliver_one(&self, id: EventId) -> Result<u64> {
@@ -62,9 +60,12 @@ impl SqlServerStore {
                 .advise("`changefeed event list` shows the events")
         };
         let mut connection = self.connection().await?;
-        let change_id = change_of(&mut connection, id).await?.ok_or_else(unknown)?;
+        let (change_id, bits) = id.parts().ok_or_else(unknown)?;
         let rows = connection
-            .query(include_str!("sql/event_redeliver_one.sql"), &[&change_id])
+            .query(
+                include_str!("sql/event_redeliver_one.sql"),
+                &[&change_id, &bits.stored()],
+            )
             .await?;
         let row = rows.first().ok_or_else(unknown)?;
         if row.get::<bool, _>(1) == Some(true) {
@@ -177,14 +178,6 @@ pub(crate) fn redelivering(filter: &EventFilter) -> String {
     )
 }
 
-/// The change behind an event id, if the id is one of ours.
-async fn change_of(connection: &mut Connection, id: EventId) -> Result<Option<i64>> {
-    let row = connection
-        .one("select salt from changefeed.event_salt", &[])
-        .await?;
-    Ok(id.change_id(EventSalt::new(row.get(0).unwrap_or_default())))
-}
-
 /// A trigger that never was is a mistake, not an empty list; one that was dropped still has events.
 async fn require_trigger(connection: &mut Connection, filter: &EventFilter) -> Result<()> {
     let Some(name) = &filter.trigger else {
@@ -285,7 +278,7 @@ pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
     Ok(Event {
         id: EventId::new(
             change_id,
-            EventSalt::new(row.get(from + 9).unwrap_or_default()),
+            EventBits::new(row.get(from + 9).unwrap_or_default()),
         ),
         change_id,
         op: Operation::from_letter(text(row, from))?,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventId, EventSalt, EventTrigger, FeedId, Finding, Kind, Result, TableName,
+    Backfill, Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
     TriggerDefinition, TriggerId, TriggerName, TriggerStore, crash_point,
 };
 use serde_json::value::RawValue;
@@ -107,8 +107,8 @@ impl TriggerStore for SqlServerStore {
             connection.batch(&publish).await?;
         }
         connection.commit().await?;
-        let salt = EventSalt::new(row.get(1).unwrap_or_default());
-        Ok(EventId::new(change_id, salt))
+        let bits = EventBits::new(row.get(1).unwrap_or_default());
+        Ok(EventId::new(change_id, bits))
     }
 
     async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {

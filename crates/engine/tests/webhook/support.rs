@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use changefeed_core::{
-    Delivery, Event, EventId, EventSalt, Format, Header, LeasedEvent, Operation, Retry, Setting,
+    Delivery, Event, EventBits, EventId, Format, Header, LeasedEvent, Operation, Retry, Setting,
     TableName, TriggerId,
 };
 use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
@@ -25,7 +25,7 @@ pub(crate) fn event() -> LeasedEvent {
     LeasedEvent {
         trigger: TriggerId(7),
         event: Event {
-            id: EventId::new(change_id, EventSalt::new(0x0123_4567_89ab_cdef)),
+            id: EventId::new(change_id, EventBits::new(0x0123_4567_89ab_cdef)),
             change_id,
             trigger: "orders".parse().unwrap(),
             table: TableName::qualified("sales", "Order items"),

@@ -11,10 +11,11 @@ declare
     to_shard  smallint;
     id        bigint;
 begin
-    if (select coalesce(string_agg(quote_ident(a.attname) || ':' || a.atttypid, ','), '')
-        from (select attname, atttypid from pg_attribute
-              where attrelid = tg_relid and attnum > 0 and not attisdropped
-              order by attnum offset 0) a) = any ({signatures}) then
+    begin
+        -- Before any value is used: one of another type may bring somebody's own functions.
+        if not ({known}) then
+            raise exception 'altered';
+        end if;
         if tg_op = 'INSERT' then
             {condition}
             after := {after};
@@ -35,27 +36,42 @@ begin
             key := {new_order_key};
             to_shard := {new_shard};
         end if;
-    else
+    exception when others then
         begin
-            execute changefeed.event_row({trigger_id}, tg_relid, tg_op)
+            execute changefeed.event_row({plan}, tg_relid, tg_op)
             into before, after, differs, key, to_shard using old, new;
         exception when others then
-            -- Whatever it is, the write is not to suffer for it; doctor will tell.
-            raise warning 'changefeed: a % could not be captured: %', tg_op, sqlerrm;
-            insert into changefeed.event_gap (trigger_id, what)
-            values ({trigger_id}, tg_op || ' that could not be captured (' || sqlerrm || ')');
-            return null;
+            -- Whatever it is, the write is not to suffer for it, and nothing is lost: a row whose
+            -- values cannot be told apart is one text.
+            begin
+                raise warning 'changefeed: a % is captured as a text: %', tg_op, sqlerrm;
+                before := case when tg_op <> 'INSERT' then
+                               json_build_object('changefeed_record', format('%s', old)) end;
+                after := case when tg_op <> 'DELETE' then
+                              json_build_object('changefeed_record', format('%s', new)) end;
+                differs := true;
+                key := 0;
+                to_shard := 0;
+            exception when others then
+                insert into changefeed.event_gap (trigger_id, what)
+                values ({trigger_id}, tg_op || ' that could not be captured (' || sqlerrm || ')');
+                return null;
+            end;
         end;
-        if not differs then
-            return null;
-        end if;
+    end;
+    if not differs then
+        return null;
+    end if;
+    if pg_trigger_depth() > 1 or current_setting('changefeed.nested', true) <> '' then
+        id := changefeed.event_place({trigger_id}, tg_relid, old.ctid, old.xmin, new.ctid, to_shard);
+    else
+        id := nextval('changefeed.change_id');
     end if;
     insert into changefeed.event
         (change_id, trigger_id, op, old, new, session_variables, trace_context, order_key)
-    values (nextval('changefeed.change_id'), {trigger_id}, left(tg_op, 1)::"char", before, after,
+    values (id, {trigger_id}, left(tg_op, 1)::"char", before, after,
             nullif(current_setting('changefeed.session_variables', true), ''),
-            nullif(current_setting('changefeed.trace_context', true), ''), key)
-    returning change_id into id;
+            nullif(current_setting('changefeed.trace_context', true), ''), key);
     {publish}
     return null;
 end {quote};

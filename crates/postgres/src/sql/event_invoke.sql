@@ -4,7 +4,7 @@ with logged as (
            case when jsonb_typeof(t.definition -> 'capture' -> 'order_by') <> 'null' then id end
     from changefeed.event_trigger t, nextval('changefeed.change_id') id
     where t.trigger_id = $1 and t.dropped_at is null
-    returning change_id
+    returning change_id, bits
 ),
 published as (
     insert into changefeed.change (feed_id, shard, change_id)
@@ -12,4 +12,4 @@ published as (
     from logged l join changefeed.event_trigger t on t.trigger_id = $1
     where t.feed_id is not null
 )
-select l.change_id, s.salt from logged l, changefeed.event_salt s
+select l.change_id, l.bits from logged l

@@ -4,7 +4,7 @@ with found as (
            t.dropped_at is not null as dropped
     from changefeed.event e
     join changefeed.event_trigger t on t.trigger_id = e.trigger_id
-    where e.change_id = $1
+    where e.change_id = $1 and e.bits & 1152921504606846975 = $2
 ),
 done as (
     update changefeed.event e

@@ -12,10 +12,10 @@ functions as (
     select p.oid, p.proname::text as name
     from pg_proc p
     where p.pronamespace = 'changefeed'::regnamespace
-      and (p.proname in ('watch_count', 'table_signature', 'readable', 'safe_columns', 'safe_value',
-                         'base_type', 'hold_table', 'same_row')
+      and (p.proname in ('watch_count', 'table_signature', 'columns_now', 'readable',
+                         'safe_columns', 'safe_value', 'base_type', 'hold_table', 'same_row')
            -- These are for the trigger, which runs with the rights of whoever makes it.
-           or p.proname in ('row_key', 'key_query')
+           or p.proname in ('row_key', 'key_query', 'key_now')
               and not exists (select from pg_proc t
                               where t.pronamespace = 'changefeed'::regnamespace
                                 and t.proname = 'track_' || $1

@@ -3,9 +3,8 @@ select {top} e.change_id, e.state, convert(int, e.tries), e.locked_by,
             then concat(replace(convert(varchar(40), e.due_at, 121), ' ', 'T'), N'Z') end,
        e.op, e.old, e.new, e.session_variables, e.trace_context,
        concat(replace(convert(varchar(40), e.created_at, 121), ' ', 'T'), N'Z'),
-       t.name, t.schema_name, t.table_name, s.salt
+       t.name, t.schema_name, t.table_name, e.bits
 from changefeed.event e {past}
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id
-cross join changefeed.event_salt s
 where {matching}
 order by e.change_id desc

@@ -7,7 +7,7 @@ set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation =
     -- It may be from before its trigger kept an order.
     order_key = isnull(order_key, change_id)
 output inserted.change_id into @done (change_id)
-where change_id = @P1 and locked_by is null
+where change_id = @P1 and bits & convert(bigint, 1152921504606846975) = @P2 and locked_by is null
   and exists (select 1 from changefeed.event_trigger t
               where t.trigger_id = changefeed.event.trigger_id and t.dropped_at is null);
 select convert(bit, case when exists (select 1 from @done)
@@ -16,4 +16,4 @@ select convert(bit, case when exists (select 1 from @done)
        convert(bit, case when t.dropped_at is not null then 1 else 0 end)
 from changefeed.event e
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id
-where e.change_id = @P1
+where e.change_id = @P1 and e.bits & convert(bigint, 1152921504606846975) = @P2

@@ -4,7 +4,7 @@ where o.schema_id = schema_id(N'changefeed') and o.type = 'U'
   and o.name not in (N'schema_version', N'feed', N'shard', N'progress', N'feed_source', N'change',
                      N'backfill', N'lease', N'change_row', N'consumer', N'shard_ulid', N'incident',
                      N'ulid_life', N'ulid_pulse', N'event_trigger', N'event', N'event_attempt',
-                     N'event_salt', N'event_backfill', N'access_token', N'instance', N'watch',
+                     N'event_backfill', N'access_token', N'instance', N'watch',
                      N'watched_table', N'global_state')
   and o.name not like N'leases[_]%' and o.name not like N'changes[_]%'
 order by o.name

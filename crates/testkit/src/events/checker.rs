@@ -153,14 +153,14 @@ pub async fn nothing_was_stolen(session: &dyn Session) {
 
 #[cfg(test)]
 mod tests {
-    use changefeed_core::{Attempt, Event, EventSalt, Operation, TableName};
+    use changefeed_core::{Attempt, Event, EventBits, Operation, TableName};
 
     use super::*;
 
     fn event(status: EventStatus, tries: u32) -> LoggedEvent {
         LoggedEvent {
             event: Event {
-                id: EventId::new(1, EventSalt::new(1)),
+                id: EventId::new(1, EventBits::new(1)),
                 change_id: 1,
                 trigger: "t".parse().unwrap(),
                 table: TableName::unqualified("orders"),
