@@ -3,7 +3,13 @@
 //! A lease is an owner, a generation and an expiry that the database's clock judges. The holder
 //! trusts it for less time than the database grants, counted from *before* the request was sent,
 //! so that a holder never believes in a lease that the database may already have given away.
+//!
+//! A clock that is set back would keep the lease of a dead owner for as long as the step was. So
+//! every grant and renewal has a number, and a candidate that has seen the same number for longer
+//! than the lease lasts, by its own monotonic clock, takes the lease from that very renewal.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -51,6 +57,53 @@ impl Lease {
     }
 }
 
+/// The leases of others that a process has asked for in vain, and since when each renewal is known.
+#[derive(Debug, Default)]
+pub struct Sightings {
+    seen: Mutex<HashMap<String, Sighting>>,
+}
+
+#[derive(Debug)]
+struct Sighting {
+    renewal: i64,
+    ttl: Duration,
+    since: Instant,
+}
+
+impl Sightings {
+    /// The renewal that has outlived its lease by the time a request is sent.
+    pub fn stale(&self, name: &str, asked: Instant) -> Option<i64> {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let sighting = seen.get(name)?;
+        // Its holder stopped trusting it well before: it asked before we saw the renewal. Half of
+        // the time again is left for a renewal that is on its way.
+        let outlived = asked.saturating_duration_since(sighting.since) > sighting.ttl.mul_f32(1.5);
+        outlived.then_some(sighting.renewal)
+    }
+
+    /// Somebody else holds the lease, by an answer that has just arrived.
+    pub fn held(&self, name: &str, renewal: i64, ttl: Duration, now: Instant) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        match seen.get_mut(name) {
+            Some(sighting) if sighting.renewal == renewal => {}
+            _ => {
+                let sighting = Sighting {
+                    renewal,
+                    ttl,
+                    since: now,
+                };
+                seen.insert(name.to_owned(), sighting);
+            }
+        }
+    }
+
+    /// The lease is ours.
+    pub fn granted(&self, name: &str) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.remove(name);
+    }
+}
+
 /// Who holds a lease, as anybody can see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LeaseHolder {
@@ -77,5 +130,24 @@ mod tests {
         assert!(!lease.is_trusted(asked + Duration::from_millis(1351)));
         assert!(!lease.wants_renewal(asked + Duration::from_millis(499)));
         assert!(lease.wants_renewal(asked + Duration::from_millis(500)));
+    }
+
+    #[test]
+    fn a_renewal_that_is_seen_for_longer_than_its_lease_is_stale() {
+        let (sightings, began) = (Sightings::default(), Instant::now());
+        let at = |millis| began + Duration::from_millis(millis);
+        let ttl = Duration::from_millis(1000);
+        assert_eq!(sightings.stale("l", at(0)), None);
+        sightings.held("l", 7, ttl, at(0));
+        sightings.held("l", 7, ttl, at(1400));
+        assert_eq!(sightings.stale("l", at(1500)), None);
+        assert_eq!(sightings.stale("l", at(1501)), Some(7));
+        assert_eq!(sightings.stale("another", at(1501)), None);
+        // Its holder lives.
+        sightings.held("l", 8, ttl, at(1600));
+        assert_eq!(sightings.stale("l", at(3000)), None);
+        assert_eq!(sightings.stale("l", at(3101)), Some(8));
+        sightings.granted("l");
+        assert_eq!(sightings.stale("l", at(9000)), None);
     }
 }

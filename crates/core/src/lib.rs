@@ -57,7 +57,7 @@ pub use feed::{
 };
 pub use finding::{Finding, Severity};
 pub use instance::{Announcement, Connections, Instance, Tallies, Tally};
-pub use lease::{Lease, LeaseHolder};
+pub use lease::{Lease, LeaseHolder, Sightings};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
 pub use page_join::{PageJoin, PageJoins, PageRows};

@@ -127,6 +127,12 @@ pub trait LeaseStore: Send + Sync {
     /// Gives a lease back, if its generation is still the current one.
     async fn release(&self, lease: &Lease) -> Result<()>;
 
+    /// Looks whether the database's clock was set back since somebody last looked, and if so, brings
+    /// back what lies ahead only because of that: leases, held events and rows, and what is due.
+    /// Returns how far it went to whoever noticed. Safe when twenty do it at once, and cheap when there
+    /// is nothing to do.
+    async fn keep_time(&self) -> Result<Option<Duration>>;
+
     /// Who holds what.
     async fn lease_holders(&self) -> Result<Vec<LeaseHolder>>;
 }

@@ -30,6 +30,7 @@ use tracing::Instrument;
 
 use crate::describe;
 use crate::sinks::Sent;
+use crate::timekeeper::Timekeeper;
 use crate::traces;
 
 /// Where events go.
@@ -105,6 +106,7 @@ pub struct Dispatcher {
     holds: Arc<Holds>,
     definitions_until: Instant,
     refresh_at: Instant,
+    timekeeper: Timekeeper,
     /// Complaints that were logged already.
     said: Vec<String>,
 }
@@ -128,6 +130,7 @@ impl Dispatcher {
             options,
             definitions_until: now,
             refresh_at: now,
+            timekeeper: Timekeeper::new(),
             said: Vec::new(),
         }
     }
@@ -250,6 +253,7 @@ impl Dispatcher {
             self.load_definitions().await?;
             self.definitions_until = Instant::now() + DEFINITIONS_FOR;
         }
+        self.timekeeper.look(&*self.store).await;
         let stale = self.holds.take_stale();
         if !stale.is_empty() {
             self.store.release_events(&stale).await?;

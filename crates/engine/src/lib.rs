@@ -6,6 +6,7 @@ mod follower;
 mod janitor;
 pub mod sinks;
 mod sweeper;
+mod timekeeper;
 mod traces;
 mod watcher;
 

@@ -18,6 +18,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::timekeeper::Timekeeper;
 use crate::{describe, traces};
 
 /// Waits between two looks, under load and when idle.
@@ -66,6 +67,7 @@ pub struct Watcher {
     settings: WatchSettings,
     owner: String,
     totals: WatchTotals,
+    timekeeper: Timekeeper,
 }
 
 /// How a call ended.
@@ -92,6 +94,7 @@ impl Watcher {
             settings,
             owner: owner.into(),
             totals: WatchTotals::default(),
+            timekeeper: Timekeeper::new(),
         }
     }
 
@@ -110,6 +113,7 @@ impl Watcher {
         let mut pace = Pace::new(SHORTEST, LONGEST.min(self.settings.interval));
         let mut backoff = Backoff::default();
         while !shutdown.is_cancelled() {
+            self.timekeeper.look(&*self.store).await;
             // An await inside `turn` is never cut off: what was leased is settled.
             let wait = match self.turn(function, &shutdown).await {
                 Ok(true) => {

@@ -6,12 +6,14 @@
 -- How a change gets its number:
 --   1. A writer inserts (feed_id, shard, change_id) into the view `change`. The row lands in an
 --      inbox segment together with the writer's transaction id. Nothing is locked, nobody is
---      notified: writers pay one heap insert and one index insert.
---   2. A sweep locks the shard's definition, takes a snapshot, and copies the rows that are
---      committed in this snapshot, but were not in the previous one, to `numbered`, in order of
---      change_id. The snapshot goes to `progress`; numbers and snapshot commit together.
+--      notified: writers pay one heap insert and two index inserts.
+--   2. A sweep finds the shards with news by transaction id, so that it costs what has changed and
+--      not what exists. It locks the shard's definition, takes a snapshot, and copies the rows that
+--      are committed in this snapshot, but were not in the shard's previous one, to `numbered`, in
+--      order of change_id. The snapshot goes to `progress`; numbers and snapshot commit together.
 --   3. Inbox rows are never updated or deleted. A segment whose rows all have numbers is
---      truncated. So an old snapshot held by somebody else leaves no dead rows in our way.
+--      truncated as soon as no snapshot is left that cannot see those numbers: see tidy(). So an
+--      old snapshot leaves no dead rows in our way, and a dump with an old snapshot loses nothing.
 --
 -- The same reasoning made `progress` append-only: its newest row is found from the end of the
 -- index, however many old versions a held snapshot forces the server to keep.
@@ -67,9 +69,9 @@ create table changefeed.progress (
     swept_at                    timestamptz not null default clock_timestamp(),
     -- Every change committed in this snapshot has its number.
     snapshot                    pg_snapshot not null,
-    -- A backlog too large for one sweep: of the changes committed in `target`, those up to
-    -- `resume_after` have their numbers as well.
-    target                      pg_snapshot,
+    -- A transaction too large for one sweep: of its changes, those up to `resume_after` have their
+    -- numbers as well.
+    resume_xid                  xid8,
     resume_after                bigint,
     primary key (feed_id, shard, last_change_sequence_number, sweep_id),
     foreign key (feed_id, shard) references changefeed.shard_definition on delete cascade
@@ -122,10 +124,16 @@ create table changefeed.inbox_2 (like changefeed.inbox_0)
     with (autovacuum_vacuum_insert_threshold = -1);
 create table changefeed.inbox_3 (like changefeed.inbox_0)
     with (autovacuum_vacuum_insert_threshold = -1);
-create index on changefeed.inbox_0 (feed_id, shard, xid);
-create index on changefeed.inbox_1 (feed_id, shard, xid);
-create index on changefeed.inbox_2 (feed_id, shard, xid);
-create index on changefeed.inbox_3 (feed_id, shard, xid);
+-- The first finds the news of a shard, in pieces however large a transaction was; the second the
+-- shards with news.
+create index on changefeed.inbox_0 (feed_id, shard, xid, change_id);
+create index on changefeed.inbox_1 (feed_id, shard, xid, change_id);
+create index on changefeed.inbox_2 (feed_id, shard, xid, change_id);
+create index on changefeed.inbox_3 (feed_id, shard, xid, change_id);
+create index on changefeed.inbox_0 (xid);
+create index on changefeed.inbox_1 (xid);
+create index on changefeed.inbox_2 (xid);
+create index on changefeed.inbox_3 (xid);
 
 create view changefeed.inbox as
 select feed_id, shard, change_id, xid from changefeed.inbox_0
@@ -133,10 +141,22 @@ union all select feed_id, shard, change_id, xid from changefeed.inbox_1
 union all select feed_id, shard, change_id, xid from changefeed.inbox_2
 union all select feed_id, shard, change_id, xid from changefeed.inbox_3;
 
+-- When a segment may be truncated: see tidy().
+create table changefeed.inbox_segment (
+    segment smallint primary key,
+    -- Every row of the segment that this snapshot shows had its number when it was taken...
+    drained pg_snapshot,
+    -- ...and every snapshot that begins at this transaction or later shows these numbers.
+    safe_at xid8
+);
+insert into changefeed.inbox_segment (segment) values (0), (1), (2), (3);
+
 -- Transaction ids mean nothing in another cluster: see restamp().
 create table changefeed.cluster (
     singleton         boolean primary key default true check (singleton),
-    system_identifier bigint not null
+    system_identifier bigint not null,
+    -- Grows when a shard changes its sweep group.
+    shards_moved      bigint not null default 0
 );
 insert into changefeed.cluster (system_identifier)
 select system_identifier from pg_catalog.pg_control_system();
@@ -146,7 +166,7 @@ create view changefeed.pending as
 select i.feed_id, i.shard, i.change_id
 from changefeed.shard_definition d
 cross join lateral (
-    select p.snapshot, p.target, p.resume_after
+    select p.snapshot, p.resume_xid, p.resume_after
     from changefeed.progress p
     where p.feed_id = d.feed_id and p.shard = d.shard
     order by p.last_change_sequence_number desc, p.sweep_id desc
@@ -155,8 +175,7 @@ cross join lateral (
 join changefeed.inbox i on i.feed_id = d.feed_id and i.shard = d.shard
     and i.xid >= pg_snapshot_xmin(p.snapshot)
 where not pg_visible_in_snapshot(i.xid, p.snapshot)
-  and not (p.target is not null
-           and pg_visible_in_snapshot(i.xid, p.target) and i.change_id <= p.resume_after);
+  and not (p.resume_xid is not null and i.xid = p.resume_xid and i.change_id <= p.resume_after);
 
 -- A query for `change_sequence_number > cursor` never touches the second half: the planner
 -- knows that NULL is not greater than anything.
@@ -302,6 +321,17 @@ end $$;
 create trigger shard_write instead of insert or update or delete on changefeed.shard
 for each row execute function changefeed.shard_write();
 
+-- The sweepers of the new group have not looked at what the old one has left over.
+create function changefeed.shard_moved() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    update changefeed.cluster set shards_moved = shards_moved + 1;
+    return null;
+end $$;
+
+create trigger shard_moved after update of sweep_group on changefeed.shard_definition
+for each statement execute function changefeed.shard_moved();
+
 create function changefeed.feed_delete() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set client_min_messages = warning as $$
@@ -318,43 +348,160 @@ for each row execute function changefeed.feed_delete();
 
 -- Sweeping --------------------------------------------------------------------------------------
 
--- Removes what is left of a backlog of numbered rows: truncates the segments in which no shard
--- has anything new. Never waits for a lock, because writers would queue behind the wait.
-create function changefeed.tidy() returns void
+-- The transaction ids that are finished in `upto`, but were not in `since`, as ranges in ascending
+-- order. Ids that are still at work are in none of them, so that nobody has to pass over the rows
+-- of a large transaction that has not committed yet.
+create function changefeed.finished_between(
+    since pg_snapshot, upto pg_snapshot, out lows xid8[], out highs xid8[])
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+    base  constant bigint := pg_snapshot_xmax(since)::text::bigint;
+    bound constant bigint := pg_snapshot_xmax(upto)::text::bigint;
+begin
+    select array_agg(r.low::text::xid8 order by r.low), array_agg(r.high::text::xid8 order by r.low)
+    into lows, highs
+    from (
+        select x::text::bigint as low, x::text::bigint as high from pg_snapshot_xip(since) x
+        where pg_visible_in_snapshot(x, upto)
+        union all
+        -- What lies between those that are still at work.
+        select coalesce(lag(w.x) over (order by w.x) + 1, base), w.x - 1
+        from (
+            select x::text::bigint as x from pg_snapshot_xip(upto) x where x::text::bigint >= base
+            union all select bound
+        ) w
+    ) r
+    where r.low <= r.high;
+end $$;
+
+-- The snapshot in which everything before `bound` is finished except for `working`.
+create function changefeed.snapshot_of(bound xid8, working xid8[]) returns pg_snapshot
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select format('%s:%s:%s', coalesce((array_agg(w.x order by w.x))[1], bound), bound,
+                          string_agg(w.x::text, ',' order by w.x))
+            from (select distinct x from unnest(working) x where x < bound) w)::pg_snapshot;
+end $$;
+
+-- The snapshot of a statement, with our own transaction among those that are at work, whatever its
+-- snapshot says about itself: the caller may have published in it, or may still.
+create function changefeed.without_us(seen pg_snapshot) returns pg_snapshot
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    if pg_current_xact_id_if_assigned() < pg_snapshot_xmax(seen) then
+        return changefeed.snapshot_of(pg_snapshot_xmax(seen),
+            array(select pg_snapshot_xip(seen)) || pg_current_xact_id_if_assigned());
+    end if;
+    return seen;
+end $$;
+
+-- The oldest transaction that some snapshot may still count as unfinished: every snapshot shows what
+-- was committed before it. Snapshots belong to sessions of this database (one that was exported, to
+-- its exporter as well) and to standbys that tell of theirs, themselves or through their slots.
+-- Prepared transactions have none. The `catalog_xmin` of a slot is about system tables only. Null
+-- where a DBA has taken away what everybody may see by default.
+create function changefeed.oldest_snapshot() returns xid8
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    segment integer;
+    latest bigint;
+    oldest bigint;
+begin
+    -- Otherwise one transaction always sees the sessions of its first look.
+    perform pg_stat_clear_snapshot();
+    latest := pg_snapshot_xmax(pg_current_snapshot())::text::bigint;
+    select min(case when s.age > 2147483648 then latest else latest - s.age end) into oldest
+    from (
+        -- How many ids ago, by the 32 bits that are shown; one that began since is shown as ahead.
+        select (latest % 4294967296 - h.xmin::text::bigint + 4294967296) % 4294967296 as age
+        from (
+            select a.backend_xmin as xmin from pg_stat_activity a
+            where coalesce(a.datname, current_database()) = current_database()
+              and a.backend_type is distinct from 'autovacuum worker'
+            union all
+            select r.xmin from pg_replication_slots r
+        ) h
+        where h.xmin is not null
+    ) s;
+    return coalesce(oldest, latest)::text::xid8;
+exception when insufficient_privilege then
+    return null;
+end $$;
+
+-- Truncates the segments in which no shard has anything new. Truncating is not undone for those who
+-- look with an older snapshot, such as a dump that has not locked the segment yet: they would find
+-- a row neither there nor numbered. So a segment is first remembered as drained, and truncated when
+-- every snapshot is so new that it shows its numbers. Never waits for a lock, because writers would
+-- queue behind the wait.
+create function changefeed.tidy() returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+declare
+    -- Whether a segment has rows that the snapshot $1 did not show; $2 is our own transaction,
+    -- which may be beyond the end of its own snapshots.
+    newer   constant text :=
+        'select exists (select from changefeed.finished_between($1, changefeed.snapshot_of( '
+        'greatest(pg_snapshot_xmax(pg_current_snapshot())::text::bigint, $2 + 1)::text::xid8, '
+        'array(select pg_snapshot_xip(pg_current_snapshot())))) f '
+        'cross join lateral unnest(f.lows, f.highs) r(low, high) cross join lateral '
+        '(select from changefeed.inbox_%s i where i.xid >= r.low and i.xid <= r.high limit 1) i)';
+    me      constant bigint := pg_current_xact_id()::text::bigint;
+    current constant integer := (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 13) & 3;
     size    bigint;
-    current integer := (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 13) & 3;
+    known   changefeed.inbox_segment;
+    seen    pg_snapshot;
     busy    boolean;
 begin
-    for segment in 0..3 loop
-        size := pg_relation_size(format('changefeed.inbox_%s', segment)::regclass);
+    for n in 0..3 loop
+        size := pg_relation_size(format('changefeed.inbox_%s', n)::regclass);
         -- The segment that writers use now is left alone unless it has grown out of proportion.
-        continue when size < case when segment = current then 268435456 else 16777216 end;
-        begin
-            execute format('lock table changefeed.inbox_%s in access exclusive mode nowait', segment);
-            -- With the lock held, every row is either committed and visible here, or dead.
+        continue when size < case when n = current then 268435456 else 16777216 end;
+        select s.* into strict known from changefeed.inbox_segment s where s.segment = n;
+        busy := known.drained is null;
+        if not busy then
+            execute format(newer, n) into busy using known.drained, me;
+        end if;
+        if busy then
             execute format($q$
-                select exists (
+                select pg_current_snapshot(), exists (
                     select from changefeed.shard_definition d
                     cross join lateral (
-                        select p.snapshot, p.target
+                        select p.snapshot
                         from changefeed.progress p
                         where p.feed_id = d.feed_id and p.shard = d.shard
                         order by p.last_change_sequence_number desc, p.sweep_id desc
                         limit 1
                     ) p
-                    where p.target is not null
-                       or exists (select from changefeed.inbox_%1$s i
+                    where exists (select from changefeed.inbox_%1$s i
                                   where i.feed_id = d.feed_id and i.shard = d.shard
                                     and i.xid >= pg_snapshot_xmax(p.snapshot))
-                       or exists (select from changefeed.inbox_%1$s i
-                                  where i.feed_id = d.feed_id and i.shard = d.shard
-                                    and i.xid = any (array(select pg_snapshot_xip(p.snapshot))))
-                )$q$, segment) into busy;
+                       or exists (select from pg_snapshot_xip(p.snapshot) x
+                                  cross join lateral (
+                                      select from changefeed.inbox_%1$s i
+                                      where i.feed_id = d.feed_id and i.shard = d.shard
+                                        and i.xid = x
+                                      offset 0) i)
+                )$q$, n) into seen, busy;
             if not busy then
-                execute format('truncate changefeed.inbox_%s', segment);
+                -- The numbers may be our own, which nobody sees before we have committed.
+                begin
+                    perform from changefeed.inbox_segment s where s.segment = n for update nowait;
+                    update changefeed.inbox_segment s
+                    set drained = seen,
+                        safe_at = greatest(pg_snapshot_xmax(seen)::text::bigint, me + 1)::text::xid8
+                    where s.segment = n;
+                exception when lock_not_available then
+                    null;
+                end;
+            end if;
+            continue;
+        end if;
+        continue when not coalesce(changefeed.oldest_snapshot() >= known.safe_at, false);
+        begin
+            execute format('lock table changefeed.inbox_%s in access exclusive mode nowait', n);
+            -- With the lock held, every row is either committed and visible here, or dead.
+            execute format(newer, n) into busy using known.drained, me;
+            if not busy then
+                execute format('truncate changefeed.inbox_%s', n);
             end if;
         exception when lock_not_available then
             null;
@@ -369,16 +516,17 @@ create function changefeed.forget_numbered(of_feed smallint, of_shard smallint) 
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 set enable_seqscan = off as $$
 declare
-    numbered constant pg_snapshot := (
-        select p.snapshot from changefeed.progress p
-        where p.feed_id = of_feed and p.shard = of_shard
-        order by p.last_change_sequence_number desc, p.sweep_id desc
-        limit 1);
+    at changefeed.progress;
 begin
+    select p.* into strict at from changefeed.progress p
+    where p.feed_id = of_feed and p.shard = of_shard
+    order by p.last_change_sequence_number desc, p.sweep_id desc
+    limit 1;
     for segment in 0..3 loop
         execute format('delete from changefeed.inbox_%s i where i.feed_id = $1 and i.shard = $2 '
-                       'and pg_visible_in_snapshot(i.xid, $3)', segment)
-        using of_feed, of_shard, numbered;
+                       'and (pg_visible_in_snapshot(i.xid, $3) or i.xid = $4 and i.change_id <= $5)',
+                       segment)
+        using of_feed, of_shard, at.snapshot, at.resume_xid, at.resume_after;
     end loop;
 end $$;
 
@@ -409,7 +557,12 @@ begin
       -- only be from there.
       and not (i.xid >= pg_snapshot_xmax(pg_current_snapshot())
                and pg_visible_in_snapshot(i.xid, p.snapshot));
-    truncate changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3;
+    -- Not truncated: a dump whose snapshot is older would have them neither here nor numbered.
+    delete from changefeed.inbox_0;
+    delete from changefeed.inbox_1;
+    delete from changefeed.inbox_2;
+    delete from changefeed.inbox_3;
+    update changefeed.inbox_segment set drained = null, safe_at = null;
     insert into changefeed.progress
         (feed_id, shard, last_change_sequence_number, sweep_id, snapshot)
     select distinct on (p.feed_id, p.shard)
@@ -424,34 +577,225 @@ begin
     set system_identifier = (select s.system_identifier from pg_control_system() s);
 end $$;
 
+-- Numbers the news of one shard, in pieces that double, until the time has come or it has numbered
+-- so many. Null when somebody else has locked the shard, or it does not exist in this group.
+-- Called by sweep() only, under its settings.
+create function changefeed.number_shard(
+    of_feed smallint, of_shard smallint, of_group integer, since timestamptz, until timestamptz,
+    most bigint, out changes bigint, out unfinished boolean, out lag_milliseconds bigint)
+language plpgsql as $$
+declare
+    longpoll boolean;
+    prev     changefeed.progress;
+    next     changefeed.progress;
+    now_at   pg_snapshot;
+    upto     pg_snapshot;
+    lows     xid8[];
+    highs    xid8[];
+    cut      xid8;
+    piece    bigint := 1000;
+    done     bigint;
+    mark     timestamptz;
+begin
+    select d.longpoll into longpoll from changefeed.shard_definition d
+    where d.feed_id = of_feed and d.shard = of_shard and d.sweep_group = of_group
+    for no key update skip locked;
+    if not found then
+        unfinished := exists (select from changefeed.shard_definition d
+                              where d.feed_id = of_feed and d.shard = of_shard
+                                and d.sweep_group = of_group);
+        return;
+    end if;
+    -- Only now, with the lock held, in a statement of its own: a snapshot from before the lock
+    -- would show an old end and number changes twice.
+    select p.* into strict prev
+    from changefeed.progress p
+    where p.feed_id = of_feed and p.shard = of_shard
+    order by p.last_change_sequence_number desc, p.sweep_id desc
+    limit 1;
+    perform pg_current_xact_id();
+    now_at := changefeed.without_us(pg_current_snapshot());
+    next := prev;
+    changes := 0;
+    unfinished := true;
+    while unfinished and (changes = 0 or changes < most and clock_timestamp() < until) loop
+        if next.resume_xid is null then
+            -- A piece is everything up to some transaction: who committed before another began has
+            -- the lower id, so that order is kept.
+            upto := now_at;
+            select f.lows, f.highs into lows, highs
+            from changefeed.finished_between(next.snapshot, upto) f;
+            if lows is null then
+                unfinished := false;
+                exit;
+            end if;
+            select n.xid into cut
+            from unnest(lows, highs) r(low, high)
+            cross join lateral (select i.xid from changefeed.inbox i
+                                where i.feed_id = of_feed and i.shard = of_shard
+                                  and i.xid >= r.low and i.xid <= r.high
+                                order by i.xid
+                                offset 0) n
+            offset piece limit 1;
+            if cut is not null then
+                -- What is finished before it, in addition to what has its numbers already.
+                upto := changefeed.snapshot_of(
+                    case when cut < pg_snapshot_xmax(next.snapshot)
+                         then pg_snapshot_xmax(next.snapshot) else cut end,
+                    array(select pg_snapshot_xip(now_at)) ||
+                    array(select x from pg_snapshot_xip(next.snapshot) x where x >= cut));
+                select f.lows, f.highs into lows, highs
+                from changefeed.finished_between(next.snapshot, upto) f;
+            end if;
+            insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
+            select of_feed, of_shard,
+                   next.last_change_sequence_number + row_number() over (order by n.change_id),
+                   n.change_id
+            -- Range by range, so that the plan can only look them up in the index; a list became a
+            -- filter over the whole shard in plans made for an empty inbox.
+            from unnest(lows, highs) r(low, high)
+            cross join lateral (select i.change_id from changefeed.inbox i
+                                where i.feed_id = of_feed and i.shard = of_shard
+                                  and i.xid >= r.low and i.xid <= r.high
+                                offset 0) n;
+            get diagnostics done = row_count;
+            next.snapshot := upto;
+            unfinished := cut is not null;
+            if unfinished and done = 0 then
+                -- This transaction alone is more than a piece.
+                next.resume_xid := cut;
+                next.resume_after := -9223372036854775808;
+                continue;
+            end if;
+        else
+            insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
+            select of_feed, of_shard,
+                   next.last_change_sequence_number + row_number() over (order by n.change_id),
+                   n.change_id
+            from (select i.change_id from changefeed.inbox i
+                  where i.feed_id = of_feed and i.shard = of_shard and i.xid = next.resume_xid
+                    and i.change_id > next.resume_after
+                  order by i.change_id
+                  -- With ties, so that an id that was used twice is not cut in half and lost.
+                  fetch first piece rows with ties) n;
+            get diagnostics done = row_count;
+            if done >= piece then
+                select n.change_id into strict next.resume_after
+                from changefeed.numbered n
+                where n.feed_id = of_feed and n.shard = of_shard
+                  and n.change_sequence_number = next.last_change_sequence_number + done;
+            else
+                -- It is the first beyond the snapshot, or one that was at work in it.
+                next.snapshot := changefeed.snapshot_of(
+                    case when next.resume_xid < pg_snapshot_xmax(next.snapshot)
+                         then pg_snapshot_xmax(next.snapshot)
+                         else (next.resume_xid::text::bigint + 1)::text::xid8 end,
+                    array(select x from pg_snapshot_xip(next.snapshot) x
+                          where x <> next.resume_xid));
+                next.resume_xid := null;
+                next.resume_after := null;
+            end if;
+        end if;
+        next.last_change_sequence_number := next.last_change_sequence_number + done;
+        changes := changes + done;
+        piece := least(piece * 2, 100000);
+    end loop;
+    -- Nothing new: nothing is written. The older snapshot does as well.
+    if changes = 0 and prev.resume_xid is null then
+        return;
+    end if;
+
+    insert into changefeed.progress
+        (feed_id, shard, last_change_sequence_number, sweep_id, swept_at, snapshot, resume_xid,
+         resume_after)
+    values (of_feed, of_shard, next.last_change_sequence_number, prev.sweep_id + 1,
+            case when changes > 0 then clock_timestamp() else prev.swept_at end,
+            next.snapshot, next.resume_xid, next.resume_after);
+    -- Keep about one row a second, for the age of a number.
+    select p.swept_at into mark
+    from changefeed.progress p
+    where p.feed_id = of_feed and p.shard = of_shard
+    order by p.last_change_sequence_number desc, p.sweep_id desc
+    offset 2 limit 1;
+    if changes = 0 or mark > clock_timestamp() - interval '1 second' then
+        delete from changefeed.progress p
+        where p.feed_id = of_feed and p.shard = of_shard
+          and p.last_change_sequence_number = prev.last_change_sequence_number
+          and p.sweep_id = prev.sweep_id;
+    end if;
+    if longpoll and changes > 0 then
+        perform pg_notify('changefeed', format('%s/%s/%s', of_feed, of_shard,
+                                               next.last_change_sequence_number));
+    end if;
+    -- A ceiling: the time since the shard was last swept, or last found empty by this session.
+    lag_milliseconds := ceil(extract(epoch from clock_timestamp()
+                                     - greatest(prev.swept_at, since)) * 1000);
+end $$;
+
+-- What a session remembers between two sweeps of a group. Shards are written as one number,
+-- feed_id * 65536 + shard + 32768. A hint: what is wrong here is found late, and never numbered
+-- wrongly.
+create type changefeed.sweep_memory as (
+    swept_at   timestamptz,
+    -- News were looked for up to here.
+    seen       pg_snapshot,
+    moved      bigint,
+    -- All shards are looked at one by one: since when, how far, and whether there is a hurry.
+    round_at   timestamptz,
+    round_to   integer,
+    hurry      boolean,
+    -- There was too much news to find its shards while this round was at work: another one follows.
+    once_more  boolean,
+    -- Shards that have to be visited again: left over or locked; and larger than one call.
+    waiting    integer[],
+    larger     integer[],
+    -- From when on these were not known to be empty.
+    behind_at  timestamptz,
+    tidied_at  timestamptz
+);
+
 -- Numbers what is committed in a group, once. Any number of sweeps may run at the same time:
 -- each locks the shards it works on and leaves those alone that another one has locked.
+--
+-- A call is bounded, in changes and in time, and below a statement_timeout that may be set; what is
+-- left over is for the next one. Which shards have news is found by transaction id, starting from
+-- the snapshot of the previous look. That snapshot is kept by the session, so that a sweep which
+-- finds nothing writes nothing. A session without such a memory looks at every shard one by one.
 create function changefeed.sweep(sweep_group integer default 0)
 returns table (feed_id smallint, shard smallint, change_count bigint, lag_milliseconds bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- Plans are made once per session, perhaps while the inbox is empty: they must not scan it whole.
 -- Made for each call anew they would cost more than an idle sweep itself.
-set enable_seqscan = off set jit = off set plan_cache_mode = force_generic_plan as $$
+set enable_seqscan = off set enable_bitmapscan = off set jit = off
+set plan_cache_mode = force_generic_plan as $$
 #variable_conflict use_column
 declare
-    -- More than this is left for the next sweep, so that no shard waits long for another.
-    batch   constant bigint := 100000;
-    swept   constant integer := coalesce(sweep.sweep_group, 0);
-    memory  constant text := 'changefeed.swept_' || replace(swept::text, '-', '_');
-    began   timestamptz := clock_timestamp();
-    earlier timestamptz := nullif(current_setting(memory, true), '')::timestamptz;
-    s       record;
-    prev    changefeed.progress;
-    open    xid8[];
-    me      xid8;
-    now_at  pg_snapshot;
-    upto    pg_snapshot;
-    done    bigint;
-    total   bigint := 0;
-    mark    timestamptz;
-    resume  bigint;
-    -- Whether shards without news get the newer snapshot as well.
-    thorough boolean := false;
+    -- The most changes of one call, and of one look for shards with news.
+    most     constant bigint := 100000;
+    look     constant integer := 20000;
+    -- How many shards are looked at one by one in one go, and how often, for safety's sake.
+    stretch  constant integer := 500;
+    every    constant interval := interval '60 seconds';
+    swept    constant integer := coalesce(sweep.sweep_group, 0);
+    setting  constant text := 'changefeed.swept_' || replace(swept::text, '-', '_');
+    memory   changefeed.sweep_memory := nullif(current_setting(setting, true), '')::changefeed.sweep_memory;
+    began    constant timestamptz := clock_timestamp();
+    patience constant interval := current_setting('statement_timeout');
+    -- The last piece may take as long as all before it, so this is half of the time there is.
+    until    timestamptz := began + interval '500 milliseconds';
+    moved    bigint;
+    seen     pg_snapshot;
+    lows     xid8[];
+    highs    xid8[];
+    known    integer;
+    queue    integer[];
+    missed   integer[] := '{}';
+    again    integer[] := '{}';
+    at       integer;
+    since    timestamptz;
+    one      record;
+    total    bigint := 0;
+    rounds   integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
         raise exception 'changefeed: sweep needs the isolation level read committed, not %',
@@ -467,167 +811,181 @@ begin
        is distinct from (select c.system_identifier from pg_control_system() c) then
         perform changefeed.restamp();
     end if;
+    if patience > interval '0' then
+        until := least(until, began + (statement_timestamp() + patience - began) / 4);
+    end if;
+
+    -- In a statement of its own: what is finished here, the next statement sees.
+    select changefeed.without_us(pg_current_snapshot()), c.shards_moved into seen, moved
+    from changefeed.cluster c;
+    queue := coalesce(memory.waiting, '{}');
+    since := memory.behind_at;
+    if memory.seen is not null and memory.moved = moved then
+        select f.lows, f.highs into lows, highs from changefeed.finished_between(memory.seen, seen) f;
+        if lows is not null then
+            -- Those with little news first.
+            select coalesce(sum(n.count), 0), queue || coalesce(array_agg(n.at order by n.count), '{}')
+            into known, queue
+            from (
+                select i.feed_id * 65536 + i.shard + 32768 as at, count(*) as count
+                from (
+                    select i.feed_id, i.shard
+                    from unnest(lows, highs) r(low, high)
+                    cross join lateral (select i.feed_id::integer, i.shard::integer
+                                        from changefeed.inbox i
+                                        where i.xid >= r.low and i.xid <= r.high
+                                        offset 0) i
+                    limit look
+                ) i
+                group by i.feed_id, i.shard
+            ) n;
+        end if;
+    end if;
+    if known >= look and memory.round_to is not null and memory.hurry then
+        memory.once_more := true;
+    elsif memory.seen is null or memory.moved <> moved or known >= look then
+        memory.round_at := began;
+        memory.round_to := -2147483648;
+        memory.hurry := true;
+    elsif memory.round_to is null
+          -- A clock that was set back is no reason to wait.
+          and began not between memory.round_at and memory.round_at + every then
+        memory.round_at := began;
+        memory.round_to := -2147483648;
+        memory.hurry := false;
+    end if;
+    memory.seen := seen;
+    memory.moved := moved;
 
     loop
-        for s in
-            select d.feed_id, d.shard, d.longpoll
-            from changefeed.shard_definition d
-            cross join lateral (
-                select p.snapshot, p.target
-                from changefeed.progress p
-                where p.feed_id = d.feed_id and p.shard = d.shard
-                order by p.last_change_sequence_number desc, p.sweep_id desc
-                limit 1
-            ) p
-            where d.sweep_group = swept
-              and (thorough
-                   or p.target is not null
-                   or exists (select from changefeed.inbox i
-                              where i.feed_id = d.feed_id and i.shard = d.shard
-                                and i.xid >= pg_snapshot_xmax(p.snapshot))
-                   or exists (select from pg_snapshot_xip(p.snapshot) x
-                              cross join lateral (
-                                  select from changefeed.inbox i
-                                  where i.feed_id = d.feed_id and i.shard = d.shard and i.xid = x
-                                  offset 0) i
-                              where pg_visible_in_snapshot(x, pg_current_snapshot())))
-            order by d.feed_id, d.shard
-            for no key update of d skip locked
-        loop
-            -- Only now, with the lock held, in a statement of its own: a snapshot from before the
-            -- lock would show an old end and number changes twice.
-            select p.* into strict prev
-            from changefeed.progress p
-            where p.feed_id = s.feed_id and p.shard = s.shard
-            order by p.last_change_sequence_number desc, p.sweep_id desc
-            limit 1;
-
-            -- Our own transaction is not finished, whatever its snapshot says about itself: the
-            -- caller may have published in it, or may still.
-            me := pg_current_xact_id();
-            now_at := pg_current_snapshot();
-            if me < pg_snapshot_xmax(now_at) then
-                now_at := format('%s:%s:%s',
-                    case when me < pg_snapshot_xmin(now_at) then me else pg_snapshot_xmin(now_at) end,
-                    pg_snapshot_xmax(now_at),
-                    (select string_agg(x::text, ',' order by x)
-                     from (select pg_snapshot_xip(now_at) union select me) o(x)))::pg_snapshot;
+        foreach at in array queue loop
+            if total >= most or total > 0 and clock_timestamp() >= until then
+                missed := missed || at;
+                continue;
             end if;
-            upto := coalesce(prev.target, now_at);
-            -- Writers that were at work in the previous snapshot and have finished since.
-            open := array(select x from pg_snapshot_xip(prev.snapshot) x
-                          where pg_visible_in_snapshot(x, upto));
-
-            insert into changefeed.numbered (feed_id, shard, change_sequence_number, change_id)
-            select s.feed_id, s.shard,
-                   prev.last_change_sequence_number + row_number() over (order by piece.change_id),
-                   piece.change_id
-            from (
-                select w.change_id
-                from (
-                    select i.change_id from changefeed.inbox i
-                    where i.feed_id = s.feed_id and i.shard = s.shard
-                      and i.xid >= pg_snapshot_xmax(prev.snapshot)
-                      and pg_visible_in_snapshot(i.xid, upto)
-                    union all
-                    -- One by one, so that the plan can only look them up in the index; `= any`
-                    -- became a filter over the whole shard in plans made for an empty inbox.
-                    select i.change_id from unnest(open) o(xid)
-                    cross join lateral (
-                        select i.change_id from changefeed.inbox i
-                        where i.feed_id = s.feed_id and i.shard = s.shard and i.xid = o.xid
-                        offset 0) i
-                ) w
-                where prev.target is null or w.change_id > prev.resume_after
-                order by w.change_id
-                -- With ties, so that an id that was used twice is not cut in half and lost.
-                fetch first batch rows with ties
-            ) piece;
-            get diagnostics done = row_count;
-            continue when done = 0 and prev.target is null and not thorough;
-
-            resume := null;
-            if done >= batch then
-                select n.change_id into strict resume
-                from changefeed.numbered n
-                where n.feed_id = s.feed_id and n.shard = s.shard
-                  and n.change_sequence_number = prev.last_change_sequence_number + done;
-            end if;
-            insert into changefeed.progress
-                (feed_id, shard, last_change_sequence_number, sweep_id, swept_at, snapshot, target,
-                 resume_after)
-            values (s.feed_id, s.shard, prev.last_change_sequence_number + done, prev.sweep_id + 1,
-                    case when done > 0 then clock_timestamp() else prev.swept_at end,
-                    case when resume is null then upto else prev.snapshot end,
-                    case when resume is null then null else upto end,
-                    resume);
-            -- Keep about one row a second, for the age of a number.
-            select p.swept_at into mark
-            from changefeed.progress p
-            where p.feed_id = s.feed_id and p.shard = s.shard
-            order by p.last_change_sequence_number desc, p.sweep_id desc
-            offset 2 limit 1;
-            if done = 0 or mark > clock_timestamp() - interval '1 second' then
-                delete from changefeed.progress p
-                where p.feed_id = s.feed_id and p.shard = s.shard
-                  and p.last_change_sequence_number = prev.last_change_sequence_number
-                  and p.sweep_id = prev.sweep_id;
-            end if;
-
-            if done > 0 then
-                if s.longpoll then
-                    perform pg_notify('changefeed', format('%s/%s/%s', s.feed_id, s.shard,
-                                                           prev.last_change_sequence_number + done));
+            select n.* into one
+            from changefeed.number_shard((at >> 16)::smallint, ((at & 65535) - 32768)::smallint,
+                swept, coalesce(since, memory.swept_at), until, most - total) n;
+            if one.changes is null then
+                -- Somebody else has it.
+                if one.unfinished then
+                    missed := missed || at;
                 end if;
-                total := total + done;
-                feed_id := s.feed_id;
-                shard := s.shard;
-                change_count := done;
-                -- A ceiling: the time since the shard was last swept, or last found empty by this
-                -- session.
-                lag_milliseconds := ceil(extract(epoch from clock_timestamp()
-                    - case when prev.target is null then greatest(prev.swept_at, earlier)
-                           else prev.swept_at end) * 1000);
+                continue;
+            end if;
+            if one.unfinished then
+                again := again || at;
+            end if;
+            if one.changes > 0 then
+                total := total + one.changes;
+                feed_id := at >> 16;
+                shard := (at & 65535) - 32768;
+                change_count := one.changes;
+                lag_milliseconds := one.lag_milliseconds;
                 return next;
             end if;
         end loop;
-        -- Looking took long: somebody is writing a great many rows that are not committed yet,
-        -- and every sweep would pass over them again. Take the newer snapshot for every shard,
-        -- found something or not: it counts that writer as one to be waited for by name.
-        exit when thorough or clock_timestamp() < began + interval '10 milliseconds';
-        thorough := true;
+        exit when total >= most or clock_timestamp() >= until and rounds > 0;
+        if memory.round_to is not null and (memory.hurry or rounds = 0) then
+            rounds := rounds + 1;
+            select case when count(*) < stretch then null else max(d.at) end,
+                   coalesce(array_agg(d.at order by d.at) filter (where d.news), '{}')
+            into memory.round_to, queue
+            from (
+                select d.feed_id * 65536 + d.shard + 32768 as at,
+                       p.resume_xid is not null
+                       or exists (select from changefeed.inbox i
+                                  where i.feed_id = d.feed_id and i.shard = d.shard
+                                    and i.xid >= pg_snapshot_xmax(p.snapshot))
+                       or exists (select from pg_snapshot_xip(p.snapshot) x
+                                  cross join lateral (
+                                      select from changefeed.inbox i
+                                      where i.feed_id = d.feed_id and i.shard = d.shard and i.xid = x
+                                      offset 0) i) as news
+                from (select d.feed_id::integer, d.shard::integer from changefeed.shard_definition d
+                      where d.sweep_group = swept
+                        and (d.feed_id, d.shard) > ((memory.round_to >> 16)::smallint,
+                                                    ((memory.round_to & 65535) - 32768)::smallint)
+                      order by d.feed_id, d.shard
+                      limit stretch) d
+                cross join lateral (
+                    select p.snapshot, p.resume_xid
+                    from changefeed.progress p
+                    where p.feed_id = d.feed_id and p.shard = d.shard
+                    order by p.last_change_sequence_number desc, p.sweep_id desc
+                    limit 1
+                ) p
+            ) d;
+            if memory.round_to is null and memory.once_more then
+                memory.round_to := -2147483648;
+                memory.once_more := false;
+            end if;
+        elsif cardinality(memory.larger) > 0 then
+            queue := memory.larger;
+            memory.larger := '{}';
+        else
+            exit;
+        end if;
     end loop;
-    perform set_config(memory, began::text, false);
-    if total > 0 then
+
+    -- Those that were not reached go first the next time, also before others with little news.
+    memory.waiting := missed || coalesce(memory.larger, '{}');
+    memory.larger := again;
+    if cardinality(memory.waiting) > 5000 then
+        memory.waiting := '{}';
+        memory.seen := null;
+    end if;
+    memory.behind_at := case when cardinality(memory.waiting || memory.larger) = 0 then null
+                             else coalesce(memory.behind_at, memory.swept_at, began) end;
+    memory.swept_at := began;
+    if total > 0 and (memory.tidied_at is null or began not between memory.tidied_at
+                      and memory.tidied_at + interval '200 milliseconds') then
+        memory.tidied_at := began;
         perform changefeed.tidy();
     end if;
+    perform set_config(setting, memory::text, false);
 end $$;
 
 -- Leases ----------------------------------------------------------------------------------------
 
 create table changefeed.lease (
-    name       text primary key,
-    owner      text not null,
-    generation bigint not null,
-    expires_at timestamptz not null
+    name             text primary key,
+    owner            text not null,
+    generation       bigint not null,
+    -- Grows whenever the lease is granted or renewed.
+    renewal          bigint not null default 1,
+    ttl_milliseconds integer not null,
+    expires_at       timestamptz not null
 );
 
 -- Takes a lease that is free or expired, or renews it for the same owner; null while somebody
--- else holds it. The clock is the database's.
-create function changefeed.take_lease(lease_name text, lease_owner text, ttl_milliseconds integer)
-returns bigint
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-    insert into changefeed.lease as l (name, owner, generation, expires_at)
-    values (lease_name, lease_owner, 1,
-            clock_timestamp() + ttl_milliseconds * interval '1 millisecond')
+-- else holds it, together with the renewal that was seen. The clock is the database's. It may have
+-- been set back, and then a dead owner's lease would seem to last: whoever has seen one and the
+-- same renewal for longer than its time, by a clock of their own, says which, and takes that.
+create function changefeed.take_lease(
+    lease_name text, lease_owner text, ttl_milliseconds integer, stale_renewal bigint default null,
+    out generation bigint, out renewal bigint, out held_for integer)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+begin
+    insert into changefeed.lease as l (name, owner, generation, ttl_milliseconds, expires_at)
+    values (lease_name, lease_owner, 1, take_lease.ttl_milliseconds,
+            clock_timestamp() + take_lease.ttl_milliseconds * interval '1 millisecond')
     on conflict (name) do update
     set owner = excluded.owner,
         generation = case when l.owner = excluded.owner and l.expires_at > clock_timestamp()
                           then l.generation else l.generation + 1 end,
+        renewal = l.renewal + 1,
+        ttl_milliseconds = excluded.ttl_milliseconds,
         expires_at = excluded.expires_at
     where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
-    returning generation;
-$$;
+       or l.renewal = stale_renewal
+    returning l.generation into take_lease.generation;
+    if not found then
+        select l.renewal, l.ttl_milliseconds into take_lease.renewal, take_lease.held_for
+        from changefeed.lease l where l.name = lease_name;
+    end if;
+end $$;
 
 -- Gives a lease back. The row stays: its generation must go on growing.
 create function changefeed.free_lease(lease_name text, lease_owner text) returns void
@@ -659,6 +1017,15 @@ declare
     -- Until when to wait for the lease, and once it was had, until when to work.
     deadline  timestamptz := pg_catalog.clock_timestamp()
                              + coalesce(wait_milliseconds, 30000) * interval '1 millisecond';
+    -- A statement_timeout would end the call without a result.
+    latest    constant timestamptz := pg_catalog.statement_timestamp()
+        + nullif(pg_catalog.current_setting('statement_timeout')::interval, '0') * 0.8;
+    -- The renewal that we wait for to end, how long it may last, and for how many naps of ours it has
+    -- done so: they are counted, so that no clock has to be believed.
+    renewal   bigint;
+    held_for  integer;
+    naps      integer := 0;
+    taken     record;
     found_now bigint;
     lag_now   bigint;
 begin
@@ -671,11 +1038,16 @@ begin
     max_lag_milliseconds := 0;
     iterations := 0;
     loop
-        if changefeed.take_lease(lease, holder, ttl) is null then
+        select * into taken from changefeed.take_lease(lease, holder, ttl,
+            case when naps * 200 > held_for * 1.5 then renewal end);
+        if taken.generation is null then
             commit;
-            if pg_catalog.clock_timestamp() >= deadline then
+            if pg_catalog.clock_timestamp() >= least(deadline, latest) then
                 return;
             end if;
+            naps := case when taken.renewal = renewal then naps + 1 else 0 end;
+            renewal := taken.renewal;
+            held_for := taken.held_for;
             -- Short naps instead of one long wait for a lock, which would hold back vacuum.
             perform pg_catalog.pg_sleep(least(0.2, greatest(0.001,
                 extract(epoch from deadline - pg_catalog.clock_timestamp()))));
@@ -693,8 +1065,11 @@ begin
         change_count := change_count + found_now;
         max_lag_milliseconds := greatest(max_lag_milliseconds, lag_now);
         iterations := iterations + 1;
-        exit when pg_catalog.clock_timestamp() >= deadline;
-        perform pg_catalog.pg_sleep(coalesce(sleep_milliseconds, 20) / 1000.0);
+        exit when pg_catalog.clock_timestamp() >= least(deadline, latest);
+        -- A full sweep has left something over.
+        if found_now < 100000 then
+            perform pg_catalog.pg_sleep(coalesce(sleep_milliseconds, 20) / 1000.0);
+        end if;
     end loop;
     perform changefeed.free_lease(lease, holder);
     commit;

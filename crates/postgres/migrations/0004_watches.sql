@@ -180,6 +180,100 @@ end $$;
 create function changefeed.same_row(found anyelement, wanted anyelement) returns boolean
 language sql immutable as 'select true';
 
+-- The clock ------------------------------------------------------------------------------------------
+
+-- The latest time that was seen on the server's clock.
+create table changefeed.clock (
+    singleton boolean primary key default true check (singleton),
+    latest    timestamptz not null default clock_timestamp(),
+    -- The last step back, while events of before it may still have to be brought back.
+    step_to   timestamptz,
+    step      interval
+);
+insert into changefeed.clock default values;
+
+-- Looks whether the clock was set back, and if so, brings back what lies ahead only because of that:
+-- events and rows that are due, and leases of owners that may be dead, would wait for as long as the
+-- step was. Returns how far back the clock went, in milliseconds, to whoever noticed. Any number may
+-- call it at the same time, and again when it is unknown whether it was done.
+create function changefeed.keep_time(out stepped bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- Events that are brought back by one call.
+    batch  constant integer := 20000;
+    known  changefeed.clock;
+    now_at timestamptz := clock_timestamp();
+    far    timestamptz;
+    leases regclass;
+    done   bigint;
+begin
+    select c.* into known from changefeed.clock c;
+    if known.step is null and now_at between known.latest - interval '5 seconds'
+                                         and known.latest + interval '10 seconds' then
+        return;
+    end if;
+    select c.* into known from changefeed.clock c for update skip locked;
+    if not found then
+        return;
+    end if;
+    now_at := clock_timestamp();
+    if now_at < known.latest - interval '5 seconds' then
+        known.step_to := now_at;
+        known.step := known.latest - now_at;
+        -- What is held since the step, is held for less.
+        far := now_at + known.step / 2;
+        update changefeed.lease l set expires_at = l.expires_at - known.step
+        where l.expires_at > far;
+        -- What was to come after the step, and what somebody holds.
+        update changefeed.event e set due_at = e.due_at - known.step
+        where e.ctid = any (array(
+            select e.ctid from changefeed.event_trigger t
+            join changefeed.event e on e.trigger_id = t.trigger_id and e.due_at > far
+            where e.due_at > now_at + known.step or e.locked_by is not null
+            for update of e skip locked));
+        for leases in
+            select c.oid::regclass from pg_class c
+            where c.relnamespace = 'changefeed'::regnamespace and c.relkind = 'r'
+              and c.relname ~ '^leases_[0-9a-f]{16}_[0-9]+$'
+        loop
+            begin
+                execute format(
+                    'update %1$s q set
+                         _changefeed_lease_expiration_time = q._changefeed_lease_expiration_time
+                             - case when q._changefeed_lease_expiration_time > $1 then $2
+                                    else interval ''0'' end,
+                         _changefeed_retry_time = q._changefeed_retry_time
+                             - case when q._changefeed_retry_time > $1 then $2
+                                    else interval ''0'' end
+                     where q.ctid = any (array(
+                         select q.ctid from %1$s q
+                         where q._changefeed_lease_expiration_time > $1
+                            or q._changefeed_retry_time > $1
+                         for update skip locked))', leases) using far, known.step;
+            exception when undefined_table or undefined_column or insufficient_privilege then
+                null;
+            end;
+        end loop;
+        stepped := (extract(epoch from known.step) * 1000)::bigint;
+    end if;
+    if known.step is not null then
+        -- What was due before the step already; there may be a great many of them.
+        update changefeed.event e set due_at = e.due_at - known.step
+        where e.ctid = any (array(
+            select e.ctid from changefeed.event_trigger t
+            join changefeed.event e on e.trigger_id = t.trigger_id
+                and e.due_at > now_at and e.due_at <= known.step_to + known.step
+            where e.locked_by is null
+            limit batch
+            for update of e skip locked));
+        get diagnostics done = row_count;
+        if done < batch then
+            known.step := null;
+        end if;
+    end if;
+    update changefeed.clock c set latest = now_at, step_to = known.step_to, step = known.step;
+end $$;
+
 revoke all on all functions in schema changefeed from public;
 
 insert into changefeed.schema_version (version) values (4);

@@ -1,4 +1,5 @@
-//! Leases: a row with owner, generation and expiry, judged by the server's clock.
+//! Leases: a row with owner, generation and expiry, judged by the server's clock, and by ours where
+//! that one was set back.
 
 use std::time::{Duration, Instant};
 
@@ -17,16 +18,28 @@ impl Session {
         let asked = Instant::now();
         let client = &**self;
         let statement = client
-            .prepare_cached("select changefeed.take_lease($1, $2, $3)")
+            .prepare_cached(
+                "select generation, renewal, held_for from changefeed.take_lease($1, $2, $3, $4)",
+            )
             .await
             .map_err(db)?;
         let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
+        let sightings = &self.known.sightings;
+        let stale = sightings.stale(name, asked);
         let row = client
-            .query_one(&statement, &[&name, &owner, &milliseconds])
+            .query_one(&statement, &[&name, &owner, &milliseconds, &stale])
             .await
             .map_err(db)?;
-        let generation: Option<i64> = row.get(0);
-        Ok(generation.map(|g| Lease::granted(name.to_owned(), owner.to_owned(), g, asked, ttl)))
+        if let (Some(renewal), Some(held_for)) = (row.get(1), row.get::<_, Option<i32>>(2)) {
+            let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+            sightings.held(name, renewal, held_for, Instant::now());
+        }
+        let Some(generation) = row.get::<_, Option<i64>>(0) else {
+            return Ok(None);
+        };
+        sightings.granted(name);
+        let (name, owner) = (name.to_owned(), owner.to_owned());
+        Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
     }
 
     pub(crate) async fn release(&self, lease: &Lease) -> Result<()> {
@@ -41,6 +54,17 @@ impl Session {
             .await
             .map_err(db)?;
         Ok(())
+    }
+
+    pub(crate) async fn keep_time(&self) -> Result<Option<Duration>> {
+        let client = &**self;
+        let statement = client
+            .prepare_cached("select changefeed.keep_time()")
+            .await
+            .map_err(db)?;
+        let row = client.query_one(&statement, &[]).await.map_err(db)?;
+        let stepped: Option<i64> = row.get(0);
+        Ok(stepped.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or_default())))
     }
 
     pub(crate) async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {

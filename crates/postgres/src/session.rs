@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, PageJoins, Result, WakeHub, require_current};
+use changefeed_core::{Error, Kind, PageJoins, Result, Sightings, WakeHub, require_current};
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
@@ -66,6 +66,7 @@ pub(crate) struct Known {
     pub(crate) encoding: encoding::Encoding,
     pub(crate) walks: event_claim::Walks,
     pub(crate) backlogs: backlog::Backlogs,
+    pub(crate) sightings: Sightings,
 }
 
 /// A connection for the time of one call.

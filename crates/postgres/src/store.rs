@@ -138,6 +138,10 @@ impl LeaseStore for PostgresStore {
         door.number(known, async |s| s.release(lease).await).await
     }
 
+    async fn keep_time(&self) -> Result<Option<Duration>> {
+        self.call(Limit::BRIEF, async |s| s.keep_time().await).await
+    }
+
     async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
         self.call(Limit::BRIEF, async |s| s.lease_holders().await)
             .await

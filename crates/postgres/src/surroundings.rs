@@ -10,6 +10,9 @@ use crate::error::db;
 /// The oldest server that our functions run on.
 const OLDEST: i32 = 130_000;
 
+/// An inbox that is larger than this is kept by somebody.
+const MUCH: i64 = 1 << 30;
+
 /// Looks at everything.
 pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
     let asked = SystemTime::now();
@@ -31,7 +34,58 @@ pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
             format!("alter system set {setting} = on; select pg_reload_conf()"),
         )
     }));
+    let kept = client
+        .query_opt(include_str!("sql/inbox_kept.sql"), &[])
+        .await
+        .map_err(db)?;
+    if let Some(row) = kept {
+        let holder = if row.get(3) {
+            let holder = include_str!("sql/oldest_snapshot.sql");
+            client.query_opt(holder, &[]).await.map_err(db)?
+        } else {
+            None
+        };
+        let holder = holder.map(|row| (row.get(0), row.get(1)));
+        findings.extend(inbox(row.get(0), row.get(1), row.get(2), holder));
+    }
     Ok(findings)
+}
+
+/// Whether changes that have their numbers are removed from the inbox, and if not, why.
+fn inbox(bytes: i64, owner: &str, seen: bool, holder: Option<(String, String)>) -> Option<Finding> {
+    if !seen {
+        return Some(Finding::new(
+            Severity::Warning,
+            "inbox",
+            format!(
+                "{owner} may not see who has an old snapshot, so the inbox is never emptied: a dump \
+                 that runs meanwhile could lose changes"
+            ),
+            format!(
+                "grant select on pg_stat_activity, pg_replication_slots to {owner}; \
+                 grant execute on function pg_stat_clear_snapshot() to {owner}"
+            ),
+        ));
+    }
+    (bytes > MUCH).then(|| {
+        let (who, advice) = match holder {
+            Some((who, advice)) => (format!("; the oldest snapshot is that of {who}"), advice),
+            None => (
+                String::new(),
+                "look whether a sweeper is running".to_owned(),
+            ),
+        };
+        Finding::new(
+            Severity::Warning,
+            "inbox",
+            format!(
+                "the inbox has {} MiB: changes stay there until they have their numbers and every \
+                 snapshot of the database shows these{who}",
+                bytes >> 20
+            ),
+            advice,
+        )
+    })
 }
 
 fn version(name: &str, number: i32) -> Finding {
@@ -54,5 +108,16 @@ mod tests {
     fn an_old_server_is_a_problem() {
         assert_eq!(version("15.9", 150_009).severity, Severity::Ok);
         assert_eq!(version("12.2", 120_002).severity, Severity::Problem);
+    }
+
+    #[test]
+    fn an_inbox_that_cannot_be_emptied_is_told_of() {
+        assert_eq!(inbox(MUCH, "me", true, None), None);
+        let blind = inbox(0, "me", false, None).unwrap();
+        assert!(blind.advice.unwrap().contains("to me"));
+        let holder = ("session 7 of ann (pg_dump)".to_owned(), "end it".to_owned());
+        let kept = inbox(2 * MUCH, "me", true, Some(holder)).unwrap();
+        assert!(kept.message.contains("2048 MiB"), "{}", kept.message);
+        assert!(kept.message.ends_with("session 7 of ann (pg_dump)"));
     }
 }

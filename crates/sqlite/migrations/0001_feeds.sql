@@ -86,6 +86,8 @@ create table changefeed_lease (
   name       text    not null primary key,
   owner      text, -- null once it was given back
   generation integer not null,
+  renewal    integer not null default 1, -- grows whenever it is granted or renewed
+  ttl        integer not null default 0, -- milliseconds
   expires_at integer not null -- milliseconds since 1970
 ) strict, without rowid;
 

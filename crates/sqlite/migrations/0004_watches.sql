@@ -54,4 +54,11 @@ create table changefeed_watch_counter (
 insert into changefeed_watch_counter (version)
 values (cast(strftime('%s', 'now') as integer) * 1048576000 + abs(random() % 1048576000));
 
+-- The latest time that was seen on the machine's clock, to notice when it was set back.
+create table changefeed_clock (
+  only_row integer not null primary key default 1 check (only_row = 1),
+  latest   integer not null default 0 -- milliseconds since 1970
+) strict;
+insert into changefeed_clock default values;
+
 insert into changefeed_schema (version) values (4);

@@ -12,7 +12,7 @@ select type, name from sqlite_master
      'changefeed_captured_event', 'changefeed_session_open',
      'changefeed_session', 'changefeed_event_log', 'changefeed_event_invocation_logs',
      'changefeed_watched_table', 'changefeed_watch', 'changefeed_global_state',
-     'changefeed_watch_counter', 'changefeed_access_token', 'changefeed_instance')
+     'changefeed_watch_counter', 'changefeed_access_token', 'changefeed_instance', 'changefeed_clock')
      or name glob 'changefeed_changes_[0-9]*' or name glob 'changefeed_backlog_[0-9a-f]*'
      or name glob 'changefeed_loading_[0-9a-f]*_[0-9]*'
      or name glob 'changefeed_leases_[0-9a-f]*_[0-9]*')

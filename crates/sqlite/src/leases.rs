@@ -1,13 +1,14 @@
-//! Leases, judged by the clock of the machine: all processes of an SQLite file share it.
+//! Leases, judged by the clock of the machine, which all processes of an SQLite file share, and by
+//! the time that has passed where that clock was set back.
 
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{OptionalExtension, Transaction, params};
 
-use crate::SqliteStore;
 use crate::error::Explain;
+use crate::{SqliteStore, quote};
 
 #[async_trait]
 impl LeaseStore for SqliteStore {
@@ -16,15 +17,28 @@ impl LeaseStore for SqliteStore {
         let asked = Instant::now();
         let (name, owner) = (name.to_owned(), owner.to_owned());
         let millis = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 2);
+        let (stale, inner) = (self.inner.sightings.stale(&name, asked), self.inner.clone());
         self.writing(move |tx| {
             let generation: Option<i64> = tx
                 .prepare_cached(include_str!("../sql/lease.sql"))
                 .and_then(|mut s| {
-                    s.query_row(params![name, owner, millis], |row| row.get(0))
+                    s.query_row(params![name, owner, millis, stale], |row| row.get(0))
                         .optional()
                 })
                 .explained()?;
-            Ok(generation.map(|generation| Lease::granted(name, owner, generation, asked, ttl)))
+            let Some(generation) = generation else {
+                let (renewal, held_for): (i64, i64) = tx
+                    .prepare_cached("select renewal, ttl from changefeed_lease where name = ?1")
+                    .and_then(|mut s| s.query_row([&name], |row| Ok((row.get(0)?, row.get(1)?))))
+                    .explained()?;
+                let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+                inner
+                    .sightings
+                    .held(&name, renewal, held_for, Instant::now());
+                return Ok(None);
+            };
+            inner.sightings.granted(&name);
+            Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
         })
         .await
     }
@@ -40,6 +54,58 @@ impl LeaseStore for SqliteStore {
             )
             .explained()?;
             Ok(())
+        })
+        .await
+    }
+
+    async fn keep_time(&self) -> Result<Option<Duration>> {
+        let known = |tx: &Transaction<'_>| -> Result<(i64, i64)> {
+            tx.query_row(
+                "select latest, cast((julianday('now') - 2440587.5) * 86400000.0 as integer) \
+                 from changefeed_clock",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .explained()
+        };
+        let (latest, now) = self.reading(known).await?;
+        if (latest - 5_000..latest + 10_000).contains(&now) {
+            return Ok(None);
+        }
+        self.writing(move |tx| {
+            let (latest, now) = known(tx)?;
+            tx.execute("update changefeed_clock set latest = ?1", [now])
+                .explained()?;
+            let step = latest - now;
+            if step <= 5_000 {
+                return Ok(None);
+            }
+            tx.execute(
+                "update changefeed_lease set expires_at = expires_at - ?2 \
+                 where expires_at > ?1 + ?2 / 2",
+                [now, step],
+            )
+            .explained()?;
+            tx.execute(include_str!("../sql/keep_time.sql"), [now, step])
+                .explained()?;
+            let tables: Vec<String> = tx
+                .prepare(
+                    "select name from sqlite_master where type = 'table' \
+                     and name glob 'changefeed_leases_[0-9a-f]*_[0-9]*'",
+                )
+                .and_then(|mut s| s.query_map([], |row| row.get(0))?.collect())
+                .explained()?;
+            for table in tables {
+                let places = [("leases", quote::identifier(&table))];
+                let places = places
+                    .each_ref()
+                    .map(|(place, name)| (*place, name.as_str()));
+                let sql = quote::fill(include_str!("../sql/keep_time_rows.sql"), &places);
+                tx.execute(&sql, [now, step]).explained()?;
+            }
+            Ok(Some(Duration::from_millis(
+                u64::try_from(step).unwrap_or_default(),
+            )))
         })
         .await
     }

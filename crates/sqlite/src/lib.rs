@@ -104,6 +104,7 @@ struct Inner {
     walked: Mutex<HashMap<TriggerId, i64>>,
     /// For each backlog at work, the schema under which its triggers and tables were all there.
     sound: Mutex<HashMap<String, i64>>,
+    sightings: changefeed_core::Sightings,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -127,6 +128,7 @@ impl SqliteStore {
                 current: AtomicBool::new(false),
                 walked: Mutex::default(),
                 sound: Mutex::default(),
+                sightings: changefeed_core::Sightings::default(),
             }),
         })
     }

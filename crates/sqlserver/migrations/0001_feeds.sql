@@ -261,14 +261,32 @@ GO
 
 -- The shards of a group that have changes without a number, committed or not. Reading them
 -- uncommitted takes no lock and waits for nobody: what is there is looked at properly later.
-create function changefeed.shards_to_sweep (@sweep_group smallint) returns table as
-return
-    select s.feed_id, s.shard
-    from changefeed.shard s with (readuncommitted)
-    where s.sweep_group = @sweep_group
-      and exists (select 1 from changefeed.change c with (readuncommitted)
-                  where c.feed_id = s.feed_id and c.shard = s.shard
-                    and c.change_sequence_number is null);
+-- It goes from one such shard to the next in the index of changes without a number, so that a
+-- sweep costs what has changed, and not how many shards there are.
+create function changefeed.shards_to_sweep (@sweep_group smallint)
+returns @found table (feed_id smallint not null, shard smallint not null, primary key (feed_id, shard)) as
+begin
+    declare @feed_id smallint = -32768, @shard smallint = -32768, @next_shard smallint;
+    while 1 = 1
+    begin
+        set @next_shard = null;
+        select top (1) @next_shard = c.shard
+        from changefeed.change c with (readuncommitted, forceseek)
+        where c.feed_id = @feed_id and c.shard > @shard and c.change_sequence_number is null
+        order by c.shard;
+        if @next_shard is null
+            select top (1) @feed_id = c.feed_id, @next_shard = c.shard
+            from changefeed.change c with (readuncommitted, forceseek)
+            where c.feed_id > @feed_id and c.change_sequence_number is null
+            order by c.feed_id, c.shard;
+        if @next_shard is null break;
+        set @shard = @next_shard;
+        insert into @found (feed_id, shard)
+        select s.feed_id, s.shard from changefeed.shard s with (readuncommitted)
+        where s.feed_id = @feed_id and s.shard = @shard and s.sweep_group = @sweep_group;
+    end;
+    return;
+end;
 GO
 
 -- Numbers what is committed in a group, once. Any number of sweeps may run at the same time.
@@ -277,19 +295,23 @@ begin
     set nocount on;
     declare @work table (place int identity primary key, feed_id smallint, shard smallint,
                          change_count bigint, lag_milliseconds bigint);
-    declare @place int = 1, @count int;
+    declare @place int = 1, @count int, @total bigint = 0, @began datetime2(6) = sysutcdatetime();
     declare @feed_id smallint, @shard smallint, @change_count bigint, @lag_milliseconds bigint;
+    -- By chance, so that no shard is always the one that is left over.
     insert into @work (feed_id, shard)
     select t.feed_id, t.shard from changefeed.shards_to_sweep(isnull(@sweep_group, 0)) t
-    order by t.feed_id, t.shard;
+    order by newid();
     set @count = @@rowcount;
-    while @place <= @count
+    -- What takes longer is left for the next sweep.
+    while @place <= @count and @total < 100000
+          and (@total = 0 or datediff_big(millisecond, @began, sysutcdatetime()) between -1000 and 1000)
     begin
         select @feed_id = w.feed_id, @shard = w.shard from @work w where w.place = @place;
         exec changefeed.sweep_shard @feed_id, @shard, @change_count output, @lag_milliseconds output;
         update @work set change_count = @change_count, lag_milliseconds = @lag_milliseconds
         where place = @place;
         set @place = @place + 1;
+        set @total = @total + @change_count;
     end;
     select w.feed_id, w.shard, w.change_count, w.lag_milliseconds
     from @work w where w.change_count > 0
@@ -303,25 +325,31 @@ create table changefeed.lease (
     name       nvarchar(200) not null constraint pk_lease primary key,
     owner      nvarchar(200) not null,
     generation bigint not null,
+    -- Grows whenever the lease is granted or renewed.
+    renewal    bigint not null constraint df_lease_renewal default 1,
+    ttl_milliseconds int not null,
     expires_at datetime2(6) not null
 );
 GO
 
 -- Takes a lease that is free or expired, or renews it for the same owner; no generation while
 -- somebody else holds it. The clock is the server's, read before the row is waited for: a lease
--- may be granted for less time than was asked, never for more.
+-- may be granted for less time than was asked, never for more. It may have been set back, and then
+-- a dead owner's lease would seem to last: whoever has seen one and the same renewal for longer
+-- than its time, by a clock of their own, says which in @stale_renewal, and takes that.
 create procedure changefeed.take_lease
-    @name nvarchar(200), @owner nvarchar(200), @ttl_milliseconds int, @generation bigint output
+    @name nvarchar(200), @owner nvarchar(200), @ttl_milliseconds int, @stale_renewal bigint,
+    @generation bigint output, @renewal bigint output, @held_for int output
 as
 begin
     set nocount on;
     declare @now datetime2(6) = sysutcdatetime();
     declare @expires datetime2(6) = dateadd(millisecond, @ttl_milliseconds, @now);
-    set @generation = null;
+    select @generation = null, @renewal = null, @held_for = null;
     if not exists (select 1 from changefeed.lease where name = @name)
     begin try
-        insert into changefeed.lease (name, owner, generation, expires_at)
-        values (@name, @owner, 1, @expires);
+        insert into changefeed.lease (name, owner, generation, ttl_milliseconds, expires_at)
+        values (@name, @owner, 1, @ttl_milliseconds, @expires);
         set @generation = 1;
         return;
     end try
@@ -332,11 +360,15 @@ begin
     update changefeed.lease
     set generation = case when owner = @owner and expires_at > @now then generation
                           else generation + 1 end,
-        owner = @owner, expires_at = @expires
-    where name = @name and (owner = @owner or expires_at <= @now);
+        owner = @owner, renewal = renewal + 1, ttl_milliseconds = @ttl_milliseconds,
+        expires_at = @expires
+    where name = @name and (owner = @owner or expires_at <= @now or renewal = @stale_renewal);
     if @@rowcount = 1
         select @generation = l.generation from changefeed.lease l
         where l.name = @name and l.owner = @owner and l.expires_at = @expires;
+    else
+        select @renewal = l.renewal, @held_for = l.ttl_milliseconds from changefeed.lease l
+        where l.name = @name;
 end;
 GO
 

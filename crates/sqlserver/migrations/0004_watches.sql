@@ -85,6 +85,62 @@ create table changefeed.global_state (
 );
 GO
 
+-- The latest time that was seen on the server's clock.
+create table changefeed.clock (
+    only_row tinyint not null constraint pk_clock primary key
+        constraint df_clock_row default 1 constraint ck_clock_row check (only_row = 1),
+    latest   datetime2(6) not null constraint df_clock_latest default sysutcdatetime()
+);
+insert into changefeed.clock default values;
+GO
+
+-- Looks whether the clock was set back, and if so, brings back what lies ahead only because of that:
+-- events and rows that are due, and leases of owners that may be dead, would wait for as long as the
+-- step was. Says how far back the clock went to whoever noticed. Any number may call it at the same
+-- time, and again when it is unknown whether it was done.
+create procedure changefeed.keep_time @stepped_seconds int output
+as
+begin
+    set nocount on;
+    set xact_abort on;
+    declare @now datetime2(6) = sysutcdatetime();
+    declare @latest datetime2(6), @far datetime2(6), @rows nvarchar(max);
+    set @stepped_seconds = null;
+    select @latest = c.latest from changefeed.clock c;
+    if @now between dateadd(second, -5, @latest) and dateadd(second, 10, @latest) return;
+    begin transaction;
+    -- One at a time. The others wait here, and find that it is done.
+    update changefeed.clock set latest = latest;
+    select @latest = c.latest, @now = sysutcdatetime() from changefeed.clock c;
+    if @now < dateadd(second, -5, @latest)
+    begin
+        set @stepped_seconds = datediff(second, @now, @latest);
+        -- What is held since the step, is held for less.
+        set @far = dateadd(second, @stepped_seconds / 2, @now);
+        update changefeed.lease set expires_at = dateadd(second, -@stepped_seconds, expires_at)
+        where expires_at > @far;
+        update e set due_at = dateadd(second, -@stepped_seconds, e.due_at)
+        from changefeed.event_trigger t
+        join changefeed.event e on e.trigger_id = t.trigger_id
+        where e.due_at > @now and (e.locked_by is null or e.due_at > @far);
+        select @rows = string_agg(cast(concat(N'update changefeed.', quotename(o.name), N' set
+            _changefeed_lease_expiration_time = case when _changefeed_lease_expiration_time > @far
+                then dateadd(second, -@by, _changefeed_lease_expiration_time)
+                else _changefeed_lease_expiration_time end,
+            _changefeed_retry_time = case when _changefeed_retry_time > @far
+                then dateadd(second, -@by, _changefeed_retry_time) else _changefeed_retry_time end
+            where _changefeed_lease_expiration_time > @far or _changefeed_retry_time > @far;')
+            as nvarchar(max)), N' ')
+        from sys.objects o
+        where o.schema_id = schema_id(N'changefeed') and o.type = 'U' and o.name like N'leases[_]%';
+        if @rows is not null
+            exec sp_executesql @rows, N'@far datetime2(6), @by int', @far = @far, @by = @stepped_seconds;
+    end;
+    update changefeed.clock set latest = @now;
+    commit;
+end;
+GO
+
 --@babelfish grant update on changefeed.change_order to changefeed_admin;
 grant select on changefeed.watched_table to changefeed_reader;
 grant select on changefeed.watch to changefeed_reader;

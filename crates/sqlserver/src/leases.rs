@@ -1,4 +1,5 @@
-//! Leases: a row with owner, generation and expiry, judged by the server's clock.
+//! Leases: a row with owner, generation and expiry, judged by the server's clock, and by ours where
+//! that one was set back.
 
 use std::time::{Duration, Instant};
 
@@ -13,16 +14,30 @@ impl LeaseStore for SqlServerStore {
         let asked = Instant::now();
         let mut connection = self.connection().await?;
         let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
+        let sightings = &self.inner.sightings;
+        let stale = sightings.stale(name, asked);
         let call = format!(
-            "declare @generation bigint; \
-             exec changefeed.take_lease {}, {}, {milliseconds}, @generation output; \
-             select @generation",
+            "declare @generation bigint, @renewal bigint, @held_for int; \
+             exec changefeed.take_lease {}, {}, {milliseconds}, {}, @generation output, \
+             @renewal output, @held_for output; \
+             select @generation, @renewal, @held_for",
             quote::literal(name),
-            quote::literal(owner)
+            quote::literal(owner),
+            stale.map_or_else(|| "null".to_owned(), |renewal| renewal.to_string()),
         );
         let rows = connection.call(&call).await?;
-        let generation: Option<i64> = rows.first().and_then(|row| row.get(0));
-        Ok(generation.map(|g| Lease::granted(name.to_owned(), owner.to_owned(), g, asked, ttl)))
+        let row = rows.first();
+        let held_for: Option<i32> = row.and_then(|row| row.get(2));
+        if let (Some(renewal), Some(held_for)) = (row.and_then(|row| row.get(1)), held_for) {
+            let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+            sightings.held(name, renewal, held_for, Instant::now());
+        }
+        let Some(generation) = row.and_then(|row| row.get(0)) else {
+            return Ok(None);
+        };
+        sightings.granted(name);
+        let (name, owner) = (name.to_owned(), owner.to_owned());
+        Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
     }
 
     async fn release(&self, lease: &Lease) -> Result<()> {
@@ -36,6 +51,15 @@ impl LeaseStore for SqlServerStore {
             )
             .await?;
         Ok(())
+    }
+
+    async fn keep_time(&self) -> Result<Option<Duration>> {
+        let mut connection = self.connection().await?;
+        let call =
+            "declare @seconds int; exec changefeed.keep_time @seconds output; select @seconds";
+        let rows = connection.call(call).await?;
+        let stepped: Option<i32> = rows.first().and_then(|row| row.get(0));
+        Ok(stepped.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())))
     }
 
     async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {

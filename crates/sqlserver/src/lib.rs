@@ -81,6 +81,7 @@ struct Inner {
     joins: PageJoins,
     backlogs: backlog::Backlogs,
     walks: event_claim::Walks,
+    sightings: changefeed_core::Sightings,
     schema_checked: AtomicBool,
 }
 
@@ -103,6 +104,7 @@ impl SqlServerStore {
                 joins: PageJoins::default(),
                 backlogs: backlog::Backlogs::default(),
                 walks: event_claim::Walks::default(),
+                sightings: changefeed_core::Sightings::default(),
                 schema_checked: AtomicBool::new(false),
             }),
         })

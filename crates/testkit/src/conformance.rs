@@ -6,6 +6,7 @@
 pub mod access;
 pub mod backfill;
 pub mod capture;
+pub mod clocks;
 pub mod consumers;
 pub mod definitions;
 pub mod event_altered;
@@ -180,6 +181,13 @@ macro_rules! conformance {
                 a_released_lease_is_free_at_once
                 a_zombie_cannot_release_what_it_lost
                 twenty_candidates_one_holder
+            }
+            clocks {
+                the_lease_of_a_dead_owner_ends_all_the_same
+                the_lease_of_a_living_owner_is_left_alone
+                a_step_is_noticed_once
+                events_of_before_a_step_back_come_in_time
+                rows_of_before_a_step_back_come_in_time
             }
             wake {
                 a_waiter_is_woken_by_a_commit_of_another_instance

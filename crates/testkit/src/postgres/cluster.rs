@@ -20,6 +20,8 @@ pub struct Cluster {
     dir: PathBuf,
     port: u16,
     user: Option<(u32, u32)>,
+    // The library that shows the server another time, if it has a clock of its own.
+    clock: Option<PathBuf>,
     // Removes everything when its input closes, which the kernel does for us if we are killed.
     watchdog: Child,
 }
@@ -40,6 +42,28 @@ max_wal_size = 1GB
 impl Cluster {
     /// Makes and starts a server.
     pub fn start_new() -> Self {
+        Self::make(None)
+    }
+
+    /// Makes and starts a server whose clock can be set. Only the time of day: as on a real machine,
+    /// what measures intervals goes on.
+    pub fn start_with_clock() -> Self {
+        let library = ["x86_64-linux-gnu/", "aarch64-linux-gnu/", ""]
+            .iter()
+            .map(|place| PathBuf::from(format!("/usr/lib/{place}faketime/libfaketime.so.1")))
+            .find(|library| library.exists())
+            .expect("libfaketime is not installed (Debian: apt-get install libfaketime)");
+        Self::make(Some(library))
+    }
+
+    /// Sets the clock of the server to so many seconds from the real time.
+    pub fn set_clock(&self, seconds: i64) {
+        let (new, file) = (self.dir.join("clock.new"), self.dir.join("clock"));
+        std::fs::write(&new, format!("{seconds:+}s\n")).unwrap();
+        std::fs::rename(new, file).unwrap();
+    }
+
+    fn make(clock: Option<PathBuf>) -> Self {
         let user = server_user();
         let dir = tempfile::Builder::new()
             .prefix("changefeed-pg.")
@@ -54,8 +78,10 @@ impl Cluster {
             dir,
             port: 0,
             user,
+            clock,
             watchdog,
         };
+        cluster.set_clock(0);
         let data = cluster.data();
         finish(
             cluster
@@ -141,21 +167,23 @@ impl Cluster {
 
     fn try_start(&self) -> Result<(), String> {
         let (data, log) = (self.data(), self.dir.join("log"));
-        finish(
-            self.command("pg_ctl")
-                .arg("-D")
-                .arg(&data)
-                .arg("-l")
-                .arg(&log)
-                .args([
-                    "-w",
-                    "-t",
-                    "60",
-                    "-o",
-                    &format!("-p {}", self.port),
-                    "start",
-                ]),
-        )
+        let mut command = self.command("pg_ctl");
+        if let Some(library) = &self.clock {
+            command
+                .env("LD_PRELOAD", library)
+                .env("FAKETIME_TIMESTAMP_FILE", self.dir.join("clock"))
+                .env("FAKETIME_NO_CACHE", "1")
+                .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
+                .env("DONT_FAKE_MONOTONIC", "1");
+        }
+        finish(command.arg("-D").arg(&data).arg("-l").arg(&log).args([
+            "-w",
+            "-t",
+            "60",
+            "-o",
+            &format!("-p {}", self.port),
+            "start",
+        ]))
         .map_err(|output| output + &std::fs::read_to_string(&log).unwrap_or_default())
     }
 
