@@ -1,5 +1,6 @@
 //! Gauges that are known when somebody asks: those of the last sample, and those of this moment.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::samples::Samples;
+use crate::wire::status::LeaseOut;
 
 /// What is true at this moment.
 #[derive(Debug, Clone, Copy)]
@@ -19,8 +21,17 @@ pub(crate) struct Gauges {
 }
 
 impl Gauges {
-    pub(crate) fn with(self, samples: Arc<Samples>) -> Collected {
-        Collected { now: self, samples }
+    /// `candidate` are the groups that this instance sweeps or would sweep, and under which name.
+    pub(crate) fn with(
+        self,
+        samples: Arc<Samples>,
+        candidate: BTreeMap<String, String>,
+    ) -> Collected {
+        Collected {
+            now: self,
+            samples,
+            candidate,
+        }
     }
 }
 
@@ -28,6 +39,7 @@ impl Gauges {
 pub(crate) struct Collected {
     now: Gauges,
     samples: Arc<Samples>,
+    candidate: BTreeMap<String, String>,
 }
 
 /// Writes one gauge with any number of label sets.
@@ -215,12 +227,25 @@ impl Collector for Collected {
             "Changed rows that were given up",
             watches().map(|(l, w)| (l, w.parked as f64)),
         )?;
+        let held = |lease: &LeaseOut| lease.expires_in_ms > 0;
+        gauge(
+            e,
+            "sweep_leader",
+            "1 if this instance sweeps the group, 0 if it stands by",
+            // By the same look as the leases: what an instance believes of itself may be out of date.
+            self.candidate.iter().map(|(group, owner)| {
+                let lease = format!("sweep/{group}");
+                let leads = |l: &LeaseOut| l.name == lease && l.owner == *owner && held(l);
+                let leads = status.leases.iter().any(leads);
+                ([("group", group.clone())], f64::from(u8::from(leads)))
+            }),
+        )?;
         gauge(
             e,
             "lease_held",
             "1 if an instance holds the lease",
             status.leases.iter().map(|lease| {
-                let held = f64::from(u8::from(lease.expires_in_ms > 0));
+                let held = f64::from(u8::from(held(lease)));
                 let labels = [
                     ("lease", lease.name.clone()),
                     ("owner", lease.owner.clone()),

@@ -108,21 +108,15 @@ fn swept_by(lease: &str) -> Option<&str> {
 }
 
 passing! { LeaseStore {
+    keep_time() -> Option<Duration>;
+    release(lease: &Lease) -> ();
     lease_holders() -> Vec<LeaseHolder>;
 }
     async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
-        let lease = self.timed("lease", self.inner.lease(name, owner, ttl)).await?;
         if let Some(group) = swept_by(name) {
-            self.meters.leads(group, lease.is_some());
+            self.meters.candidate(group, owner);
         }
-        Ok(lease)
-    }
-
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        if let Some(group) = swept_by(&lease.name) {
-            self.meters.leads(group, false);
-        }
-        self.timed("release", self.inner.release(lease)).await
+        self.timed("lease", self.inner.lease(name, owner, ttl)).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! What Prometheus gets to see. No globals: an instance has one of these, and whoever counts has a
 //! reference. The names are documented in docs/metrics.md, and a test compares.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,6 @@ use changefeed::{Outcome, Tallies};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
@@ -26,7 +26,8 @@ pub struct Meters {
     sweeps: Counter,
     swept: Counter,
     sweep_lag: Histogram,
-    leads: Family<Labels<1>, Gauge>,
+    /// The groups that this instance sweeps or would sweep, and under which name.
+    candidate: Mutex<BTreeMap<String, String>>,
     attempts: Counters<2>,
     delivery: Histograms<1>,
     batches: Counters<2>,
@@ -68,7 +69,7 @@ impl Meters {
             sweeps: Counter::default(),
             swept: Counter::default(),
             sweep_lag: quick(),
-            leads: Family::default(),
+            candidate: Mutex::default(),
             attempts: Family::default(),
             delivery: Family::new_with_constructor(slow),
             batches: Family::default(),
@@ -96,11 +97,6 @@ impl Meters {
             "sweep_lag_seconds",
             "Time since the previous sweep of a shard that got numbers: how long a change waited at most",
             meters.sweep_lag.clone(),
-        );
-        r.register(
-            "sweep_leader",
-            "1 if this instance sweeps the group, 0 if it stands by",
-            meters.leads.clone(),
         );
         r.register(
             "delivery_attempts",
@@ -153,9 +149,14 @@ impl Meters {
         }
     }
 
-    pub(crate) fn leads(&self, group: &str, yes: bool) {
-        let labels = [("group", group.to_owned())];
-        self.leads.get_or_create(&labels).set(i64::from(yes));
+    pub(crate) fn candidate(&self, group: &str, owner: &str) {
+        let mut candidate = self
+            .candidate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if candidate.get(group).is_none_or(|known| known != owner) {
+            candidate.insert(group.to_owned(), owner.to_owned());
+        }
     }
 
     pub(crate) fn attempted(&self, trigger: &str, outcome: Outcome, took: Duration) {
@@ -224,7 +225,13 @@ impl Meters {
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);
         let mut sampled = Registry::with_prefix("changefeed");
-        sampled.register_collector(Box::new(now.with(samples.clone())));
+        let candidate = self
+            .candidate
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let collected = now.with(samples.clone(), candidate.clone());
+        drop(candidate);
+        sampled.register_collector(Box::new(collected));
         let mut rest = String::new();
         let _ = encode(&mut rest, &sampled);
         // One document has one end.
