@@ -92,6 +92,12 @@ impl SweepReport {
         self.shards.iter().map(|s| s.change_count).sum()
     }
 
+    /// Whether the sweep may have come to its limits, in changes or in time, and left some over.
+    /// Even a slow one gets further than this.
+    pub fn may_have_left_some(&self) -> bool {
+        self.changes() >= 100
+    }
+
     /// The largest lag of any shard.
     pub fn max_lag_ms(&self) -> i64 {
         self.shards
@@ -113,7 +119,8 @@ pub trait SweepStore: Send + Sync {
     async fn sweep_groups(&self) -> Result<Vec<SweepGroup>>;
 
     /// Numbers what is committed in a group, once: one server-side call that locks, numbers and
-    /// commits. Two at the same time are safe; one of them finds less to do.
+    /// commits. Two at the same time are safe; one of them finds less to do. A call is bounded: what
+    /// is left over is for the next one.
     async fn sweep(&self, group: SweepGroup) -> Result<SweepReport>;
 }
 

@@ -14,8 +14,13 @@ pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()
     require_current(state)?;
     if args.once {
         let mut totals = SweepTotals::default();
-        totals.add(&db.sweep(args.group).await?);
-        return print(&totals, out);
+        loop {
+            let report = db.sweep(args.group).await?;
+            totals.add(&report);
+            if !report.may_have_left_some() {
+                return print(&totals, out);
+            }
+        }
     }
     let shutdown = signals::shutdown()?;
     if !db.needs_sweeping() {
