@@ -22,6 +22,7 @@ mod fuzz;
 mod hostile;
 mod leases;
 mod open;
+mod pool;
 mod publish;
 mod replace;
 mod rows;
