@@ -7,6 +7,10 @@ use crate::{Cursor, Error, Operation, Result};
 /// The largest page a reader may ask for.
 pub const MAX_PAGE: usize = 10_000;
 
+/// How many bytes of rows a page has at most, as text, unless a single change has more. A store cuts its
+/// pages by this while it reads, so that neither it nor a reader ever holds much more.
+pub const PAGE_BYTES: i32 = 8 * 1024 * 1024;
+
 /// One change in a shard.
 #[derive(Debug, Clone)]
 pub struct Change {
@@ -51,6 +55,18 @@ impl Content {
     }
 }
 
+impl Content {
+    /// How long it is as text.
+    fn bytes(&self) -> usize {
+        let length = |row: &Option<Box<RawValue>>| row.as_deref().map_or(0, |r| r.get().len());
+        match self {
+            Content::Unknown | Content::Gone => 0,
+            Content::Row(row) => row.get().len(),
+            Content::Event { old, new, .. } => length(old) + length(new),
+        }
+    }
+}
+
 impl PartialEq for Content {
     fn eq(&self, other: &Self) -> bool {
         let text = |row: &Option<Box<RawValue>>| row.as_deref().map(|r| r.get().to_owned());
@@ -70,6 +86,22 @@ impl PartialEq for Content {
     }
 }
 
+/// The room of a page, for a store that fills it change by change.
+#[derive(Debug, Default)]
+pub struct PageRoom(Option<usize>);
+
+impl PageRoom {
+    /// Whether one more change fits, and takes its room. The first one always does.
+    pub fn takes(&mut self, content: &Content) -> bool {
+        let bytes = self.0.unwrap_or(0).saturating_add(content.bytes());
+        let fits = self.0.is_none() || i32::try_from(bytes).is_ok_and(|b| b <= PAGE_BYTES);
+        if fits {
+            self.0 = Some(bytes);
+        }
+        fits
+    }
+}
+
 /// Changes in order, and where to go on.
 #[derive(Debug, Clone)]
 pub struct Page {
@@ -77,9 +109,21 @@ pub struct Page {
     pub changes: Vec<Change>,
     /// The cursor for the next page; equal to the one given when there was nothing new.
     pub next: Cursor,
+    /// Whether there was more when this was read: the page ended because it was full, by the number of its
+    /// changes or by [`PAGE_BYTES`]. Who follows reads on at once and waits only when it is false.
+    pub more: bool,
 }
 
 impl Page {
+    /// One without changes.
+    pub fn empty(next: Cursor) -> Self {
+        Page {
+            changes: Vec::new(),
+            next,
+            more: false,
+        }
+    }
+
     /// Checks a page size given by a caller.
     pub fn check_limit(limit: usize) -> Result<usize> {
         match limit {

@@ -37,7 +37,7 @@ mod watch;
 
 pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
-pub use change::{Change, Content, MAX_PAGE, Page};
+pub use change::{Change, Content, MAX_PAGE, PAGE_BYTES, Page, PageRoom};
 pub use condition::{Condition, Dialect};
 pub use consumer::{Consumer, ConsumerName};
 pub use crash::crash_point;

@@ -42,7 +42,13 @@ create table changefeed.feed_source (
     source           regclass not null,
     change_id_column text,
     shard_by         text,
-    shards           smallint not null
+    shards           smallint not null,
+    -- The columns whose values are in `change_row`, by name and by number: the primary key when the
+    -- feed was made. Numbers follow a renamed column, but mean something only in `key_of`, because
+    -- a dump that is restored numbers columns anew.
+    key_names        text[],
+    key_places       smallint[],
+    key_of           text
 );
 
 create table changefeed.shard_definition (
@@ -266,6 +272,95 @@ alter view changefeed.change alter column change_sequence_number set default
 
 create trigger change_insert instead of insert on changefeed.change
 for each row execute function changefeed.change_insert();
+
+-- Reading ---------------------------------------------------------------------------------------
+
+-- A feed by its name, for messages.
+create function changefeed.feed_name(of_feed smallint) returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select coalesce((select f.name from changefeed.feed f where f.feed_id = of_feed), of_feed::text)
+$$;
+
+-- The next changes of a shard, in order of their numbers: what a reader by SQL uses, and what our own
+-- reader uses. `after` is the number of the last change that was read, and null for the oldest that is
+-- kept. A number that was trimmed or never given is an error, never a silent jump, and a reader of
+-- backfilled numbers stops where the backfill stands instead of jumping over what is still to come.
+-- The settings leave one plan to every statement, through the primary keys: a plan may be kept, because no
+-- statistics, however wrong, could have led to another one.
+create function changefeed.read(
+    feed_id integer, shard integer, after bigint default null, "limit" integer default 1000)
+returns table (change_sequence_number bigint, change_id bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off as $$
+#variable_conflict use_column
+declare
+    of_feed  constant smallint := read.feed_id;
+    of_shard constant smallint := read.shard;
+    starting constant bigint := coalesce(read.after, 0);
+    numbers  bigint[];
+    ids      bigint[];
+    lowest   bigint;
+    highest  bigint;
+begin
+    if read."limit" is null or read."limit" < 1 then
+        raise exception 'changefeed: a page needs a limit of at least 1'
+            using errcode = 'invalid_parameter_value';
+    end if;
+    -- First the page and then the ends of the shard: a trim in between shows as an expired cursor.
+    select array_agg(p.change_sequence_number order by p.change_sequence_number),
+           array_agg(p.change_id order by p.change_sequence_number)
+    into numbers, ids
+    from (
+        select n.change_sequence_number, n.change_id
+        from changefeed.numbered n
+        where n.feed_id = of_feed and n.shard = of_shard and n.change_sequence_number > starting
+          and n.change_sequence_number <= (
+              select case when starting < d.start
+                               and exists (select from changefeed.backfill b
+                                           where b.feed_id = of_feed and b.finished_at is null)
+                          then d.start else 9223372036854775807 end
+              from changefeed.shard_definition d
+              where d.feed_id = of_feed and d.shard = of_shard)
+        order by n.change_sequence_number
+        limit read."limit"
+    ) p;
+    select d.trimmed_to, s.last_change_sequence_number into lowest, highest
+    from changefeed.shard_definition d
+    join changefeed.shard s on s.feed_id = d.feed_id and s.shard = d.shard
+    where d.feed_id = of_feed and d.shard = of_shard;
+    if not found then
+        raise exception 'changefeed: feed ''%'' has no shard %', changefeed.feed_name(of_feed), of_shard
+            using errcode = 'CF103', hint = 'changefeed.feed and changefeed.shard list what there is.';
+    elsif read.after < lowest then
+        raise exception 'changefeed: cursor % of feed ''%'' shard % has expired: changes up to % were trimmed',
+            read.after, changefeed.feed_name(of_feed), of_shard, lowest
+            using errcode = 'CF101',
+                  hint = 'Read the current state of the data, then go on from the first or the last change.';
+    elsif read.after > highest then
+        raise exception 'changefeed: cursor % is ahead of feed ''%'' shard %, whose last number is %',
+            read.after, changefeed.feed_name(of_feed), of_shard, highest
+            using errcode = 'CF102',
+                  hint = 'It comes from another feed or database, or this database was restored from a backup.';
+    end if;
+    return query select u.number, u.id from unnest(numbers, ids) u(number, id);
+end $$;
+
+-- The same, for a feed that is called by its name.
+create function changefeed.read(
+    feed text, shard integer, after bigint default null, "limit" integer default 1000)
+returns table (change_sequence_number bigint, change_id bigint)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    of_feed constant smallint := (select f.feed_id from changefeed.feed f where f.name = read.feed);
+begin
+    if of_feed is null then
+        raise exception 'changefeed: there is no feed %', read.feed
+            using errcode = 'CF103', hint = 'changefeed.feed lists what there is.';
+    end if;
+    return query select r.change_sequence_number, r.change_id
+                 from changefeed.read(of_feed, read.shard, read.after, read."limit") r;
+end $$;
 
 -- Inserting, changing and removing shards ---------------------------------------------------------
 
@@ -1275,11 +1370,12 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
 $$;
 
 -- Key and shard of a row of a captured table that was altered: slower than the trigger itself, but
--- nothing is lost. It never fails: a row whose key is gone has an empty one. The settings are those
+-- nothing is lost. The key is that of the columns that the feed was made with, whatever the primary key is by
+-- now: readers find rows by them. It never fails: a row whose key is gone has an empty one. The settings are those
 -- that shape texts.
 create function changefeed.row_place(
-    source regclass, changed anyelement, of_place text, shard_number smallint, shard_name text,
-    shards integer, out key jsonb, out shard smallint)
+    source regclass, changed anyelement, of_place text, key_numbers smallint[], key_names text[],
+    shard_number smallint, shard_name text, shards integer, out key jsonb, out shard smallint)
 language plpgsql stable
 set search_path = pg_catalog, pg_temp
 set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
@@ -1289,7 +1385,12 @@ declare
     type        oid;
 begin
     begin
-        execute changefeed.key_query(source) into key using changed;
+        execute (
+            select format('select jsonb_build_array(%s)',
+                string_agg(format('format(''%%s'', ($1).%I)', changefeed.column_now(of_place, k.number, k.name)),
+                           ', ' order by k.place))
+            from unnest(key_numbers, key_names) with ordinality k(number, name, place))
+        into key using changed;
     exception when others then
         raise warning 'changefeed: a change of % has no key: %', source, sqlerrm;
     end;

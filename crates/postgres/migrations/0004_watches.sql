@@ -180,6 +180,484 @@ end $$;
 create function changefeed.same_row(found anyelement, wanted anyelement) returns boolean
 language sql immutable as 'select true';
 
+-- The rows of feeds -----------------------------------------------------------------------------------
+
+-- A page of a feed is one call, in a transaction of its own. It locks the table, makes sure of what was
+-- locked as told above, makes the query by the catalogue as it is under that lock, and executes it. It is
+-- made anew for each page: nothing that is kept about a table can be out of date, and no plan is older
+-- than what it reads. Rows are read with the rights of whoever reads.
+--
+-- What would run code of the table's owner with these rights, and how it is kept out:
+--   * casts, and checks of domains: values go through output functions of the server's own types only
+--     (safe_value), keys are compared as values of the type beneath, by the operators of an index, and a
+--     text is read by the input function of its type, as a literal;
+--   * views, and rules: only tables and materialized views are read;
+--   * policies: row_security is off, which makes them an error;
+--   * functions in indexes and statistics, which the planner runs if their arguments are constants: those
+--     that belong to somebody else are refused. Should one slip in after the check, it finds a transaction
+--     that cannot write.
+
+-- Columns of a table by their numbers: the type beneath by schema and name, or null if it is not one of the
+-- server's own; and the operators of a unique index over just these columns, or null if there is none.
+create function changefeed.key_columns(source oid, numbers smallint[])
+returns table (place bigint, name text, type text, equal text, greater text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_column
+declare
+    classes oid[];
+begin
+    select array(select x.indclass[array_position(x.indkey::smallint[], n)]
+                 from unnest(numbers) with ordinality k(n, place) order by k.place)
+    into classes
+    from pg_index x
+    where x.indrelid = source and x.indisunique and x.indisvalid and x.indpred is null
+      and x.indnkeyatts = cardinality(numbers)
+      and (x.indkey::smallint[])[0:x.indnkeyatts - 1] @> numbers
+    order by x.indisprimary desc, x.indexrelid
+    limit 1;
+    return query
+    select k.place, a.attname::text,
+           case when t.typnamespace = 'pg_catalog'::regnamespace then format('pg_catalog.%I', t.typname) end,
+           (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
+            from pg_amop p join pg_operator o on o.oid = p.amopopr
+            where p.amopfamily = c.opcfamily and p.amoplefttype = c.opcintype
+              and p.amoprighttype = c.opcintype and p.amopstrategy = 3),
+           (select format('operator(%s.%s)', o.oprnamespace::regnamespace, o.oprname)
+            from pg_amop p join pg_operator o on o.oid = p.amopopr
+            where p.amopfamily = c.opcfamily and p.amoplefttype = c.opcintype
+              and p.amoprighttype = c.opcintype and p.amopstrategy = 5)
+    from unnest(numbers, classes) with ordinality k(number, class, place)
+    left join pg_attribute a on a.attrelid = source and a.attnum = k.number
+        and a.attnum > 0 and not a.attisdropped
+    left join pg_type t on t.oid = changefeed.base_type(a.atttypid)
+    left join pg_opclass c on c.oid = k.class
+    order by k.place;
+end $$;
+
+-- The numbers of the columns by which a feed finds the row of a captured change; null for one that was dropped.
+create function changefeed.key_numbers(source changefeed.feed_source) returns smallint[]
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
+    if source.key_of = changefeed.place_of(source.source) then
+        return source.key_places;
+    end if;
+    return array(select a.attnum from unnest(source.key_names) with ordinality k(name, place)
+                 left join pg_attribute a on a.attrelid = source.source and a.attname = k.name
+                 order by k.place);
+end $$;
+
+-- Why the rows of captured changes cannot be found any more, and what to do about it; null if they can.
+create function changefeed.lost_key(of_feed smallint, out problem text, out advice text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+    source changefeed.feed_source;
+    k      record;
+begin
+    select f.* into source from changefeed.feed_source f where f.feed_id = of_feed;
+    for k in select c.* from changefeed.key_columns(source.source, changefeed.key_numbers(source)) c loop
+        if k.name is null then
+            problem := format('the rows behind feed ''%s'' cannot be found any more: column %I of %s, which they were '
+                              'known by, was dropped', changefeed.feed_name(of_feed), source.key_names[k.place], source.source);
+            advice := 'drop the feed and make it again: its key is another one now';
+            return;
+        elsif k.equal is null then
+            problem := format('the rows behind feed ''%s'' cannot be found any more: %s has no primary key and no unique '
+                              'index with just the columns that they were known by (%s)', changefeed.feed_name(of_feed), source.source,
+                              (select string_agg(format('%I', n), ', ') from unnest(source.key_names) n));
+            advice := 'make such an index, or drop the feed and make it again with the key of now';
+            return;
+        end if;
+    end loop;
+end $$;
+
+-- Why the rows of a table cannot be read by whoever asks, as one sentence, and what to do about it; null if
+-- they can.
+create function changefeed.unreadable(source oid, out problem text, out advice text)
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+    kind  "char" := (select c.relkind from pg_class c where c.oid = source);
+    found record;
+begin
+    if kind not in ('r', 'p', 'm') then
+        problem := format('%s is a %s, whose functions would run with the rights of whoever reads',
+            source::regclass, case kind when 'v' then 'view' when 'f' then 'foreign table'
+                                        else 'relation of another kind' end);
+        advice := 'make the feed from the table itself';
+        return;
+    end if;
+    if row_security_active(source) then
+        problem := format('row-level security hides rows of %s from %I', source::regclass, current_user);
+        advice := format('alter role %I bypassrls, or read as a role that no policy applies to', current_user);
+        return;
+    end if;
+    -- Nearly every table is done here: what follows takes long to look up.
+    if not exists (select from pg_index x
+                   where x.indrelid = source and (x.indexprs is not null or x.indpred is not null))
+       and not exists (select from pg_statistic_ext s where s.stxrelid = source)
+       and not exists (select from pg_inherits i where i.inhparent = source) then
+        return;
+    end if;
+    with recursive tree as (
+        select source as oid
+        union all select i.inhrelid from tree t join pg_inherits i on i.inhparent = t.oid
+    )
+    select o.what, f.name, f.owner into found
+    from (
+        select d.refclassid, d.refobjid, format('index %s', x.indexrelid::regclass) as what
+        from tree t join pg_index x on x.indrelid = t.oid and (x.indexprs is not null or x.indpred is not null)
+        join pg_depend d on d.classid = 'pg_class'::regclass and d.objid = x.indexrelid
+        union all
+        select d.refclassid, d.refobjid, format('partition key of %s', t.oid::regclass)
+        from tree t join pg_partitioned_table p on p.partrelid = t.oid
+        join pg_depend d on d.classid = 'pg_class'::regclass and d.objid = t.oid
+        union all
+        select d.refclassid, d.refobjid, format('statistics %I', s.stxname)
+        from tree t join pg_statistic_ext s on s.stxrelid = t.oid
+        join pg_depend d on d.classid = 'pg_statistic_ext'::regclass and d.objid = s.oid
+    ) o
+    join (
+        select 'pg_proc'::regclass::oid as class, p.oid, p.oid::regprocedure::text as name, p.proowner as owner
+        from pg_proc p
+        union all
+        select 'pg_operator'::regclass, p.oid, p.oid::regoperator::text, p.oprowner from pg_operator p
+    ) f on f.class = o.refclassid and f.oid = o.refobjid
+    join pg_roles r on r.oid = f.owner
+    where not r.rolsuper and not pg_has_role(f.owner, current_role::regrole, 'member')
+    limit 1;
+    if found is not null then
+        problem := format('the %s of %s uses %s, which belongs to %s and would run with the rights of %I',
+            found.what, source::regclass, found.name, found.owner::regrole, current_user);
+        advice := 'let a superuser own that function, or drop what uses it';
+    end if;
+end $$;
+
+-- Locks the table behind a feed for reading, makes sure of what was locked, and returns its name for a
+-- query. Each step is a statement of its own, which sees what the one before has waited for.
+create function changefeed.hold_source(source oid, row_type oid) returns text
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+    name    text;
+    kind    "char";
+    problem text;
+    advice  text;
+begin
+    if current_setting('transaction_isolation') <> 'read committed' then
+        raise exception 'changefeed: rows of feeds are read in transactions that are read committed'
+            using errcode = 'invalid_transaction_state';
+    end if;
+    select format('%I.%I', n.nspname, c.relname) into name
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = source and c.reltype = row_type;
+    if name is null then
+        raise exception 'changefeed: the table was replaced by another one at this moment'
+            using errcode = 'CF104', hint = 'try again';
+    end if;
+    if not has_table_privilege(source, 'select') then
+        raise exception 'changefeed: %I may not read %', current_user, source::regclass
+            using errcode = 'insufficient_privilege',
+                  hint = format('grant select on %s to %I', source::regclass, current_user);
+    end if;
+    execute format('lock table only %s in access share mode', name);
+    select c.relkind into kind
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where c.oid = source and format('%I.%I', n.nspname, c.relname) = name
+      and exists (select from pg_locks l
+                  where l.pid = pg_backend_pid() and l.locktype = 'relation'
+                    and l.relation = source and l.granted);
+    if kind is null then
+        raise exception 'changefeed: the table was replaced by another one at this moment'
+            using errcode = 'CF104', hint = 'try again';
+    end if;
+    select u.problem, u.advice into problem, advice from changefeed.unreadable(source) u;
+    if problem is not null then
+        raise exception 'changefeed: %', problem
+            using errcode = case when row_security_active(source) then 'CF106' else 'CF105' end, hint = advice;
+    end if;
+    return name;
+end $$;
+
+-- The condition of the row that a captured change is about: with literals if its key is given. Null if a
+-- column is of somebody's own type, for which there have to be literals.
+create function changefeed.key_condition(source changefeed.feed_source, literals jsonb) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+declare
+    k         record;
+    problem   text;
+    advice    text;
+    condition text;
+begin
+    for k in select c.* from changefeed.key_columns(source.source, changefeed.key_numbers(source)) c loop
+        if k.equal is null then
+            select l.problem, l.advice into problem, advice from changefeed.lost_key(source.feed_id) l;
+            raise exception 'changefeed: %', problem using errcode = 'CF105', hint = advice;
+        elsif literals is not null then
+            condition := concat_ws(' and ', condition,
+                format('t.%I %s %L', k.name, k.equal, literals ->> (k.place - 1)::integer));
+        elsif k.type is null then
+            return null;
+        else
+            condition := concat_ws(' and ', condition,
+                format('t.%I %s (r.key ->> %s)::%s', k.name, k.equal, k.place - 1, k.type));
+        end if;
+    end loop;
+    return condition;
+end $$;
+
+-- The columns of a row as safe_columns gives them, but by the catalogue: who reads holds the table and has a
+-- snapshot of its own, and this is done for every page.
+create function changefeed.page_columns(source oid) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
+    return (
+        select coalesce(string_agg(
+            case when t.typnamespace = 'pg_catalog'::regnamespace then format('t.%I', a.attname)
+                 else changefeed.safe_value(format('t.%I', a.attname), a.atttypid) end
+            || format(' as %I', a.attname), ', ' order by a.attnum), '')
+        from pg_attribute a
+        join pg_type t on t.oid = a.atttypid
+        where a.attrelid = source and a.attnum > 0 and not a.attisdropped);
+end $$;
+
+-- A page of a feed with its rows or events: after the changes comes one row more, which has no change_id
+-- but the number to go on from, and says in `kind` whether there is more right now. Kinds of changes: u unknown,
+-- g gone, r the row as it is now (in "new"), and the letters of events. `wanted` is null, of the row
+-- type of the table behind the feed, which the caller knows by its number: see same_row.
+--
+-- At least one change, and then as many as fit into a number of bytes: rows are made one after the other, and no
+-- more of them than that.
+create function changefeed.page(
+    of_feed smallint, of_shard smallint, after bigint, "limit" integer, bytes integer, wanted anyelement)
+returns table (change_sequence_number bigint, change_id bigint, kind text, old text, new text)
+language plpgsql set search_path = pg_catalog, pg_temp set row_security = off
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set max_parallel_workers_per_gather = 0 set constraint_exclusion = off set lock_timeout = '5s'
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres' set extra_float_digits = 1
+set bytea_output = 'hex' as $$
+#variable_conflict use_variable
+declare
+    numbers bigint[];
+    ids     bigint[];
+    more    boolean;
+    query   text;
+    single  text;
+    source  changefeed.feed_source;
+    table_  text;
+    rows    text;
+    clause  text;
+    key     jsonb;
+    at      integer := 1;
+    size    bigint;
+    total   bigint := 0;
+    last    bigint;
+begin
+    select array_agg(r.change_sequence_number), array_agg(r.change_id) into numbers, ids
+    from changefeed.read(of_feed, of_shard, after, "limit" + 1) r;
+    if numbers is null then
+        change_sequence_number := coalesce(after, (
+            select d.trimmed_to from changefeed.shard_definition d
+            where d.feed_id = of_feed and d.shard = of_shard));
+        kind := 'end';
+        return next;
+        return;
+    end if;
+    more := cardinality(numbers) > "limit";
+    if more then
+        numbers := numbers[:"limit"];
+        ids := ids[:"limit"];
+    end if;
+    select f.* into source from changefeed.feed_source f where f.feed_id = of_feed;
+    -- Everything is looked up row by row, in subqueries with a limit: a join is planned by statistics, and
+    -- those of a table that has just been filled say that it is empty.
+    if source.kind = 'events' then
+        query := 'select p.number, p.id, coalesce(e.op::text, ''g''), e.old::text, e.new::text
+                  from unnest($1, $2) p(number, id)
+                  left join lateral (select e.op, e.old, e.new from changefeed.event e
+                                     where e.change_id = p.id limit 1) e on true';
+    elsif source.source is null then
+        query := 'select p.number, p.id, ''u'', null, null from unnest($1, $2) p(number, id)';
+    else
+        table_ := changefeed.hold_source(source.source, pg_typeof(wanted));
+        perform set_config('transaction_read_only', 'on', true);
+        rows := format('(select row_to_json(changefeed_row.*)::text
+                         from (select %s from %s t where changefeed.same_row(t.*, $3) and %%s limit 1) changefeed_row)',
+                       replace(changefeed.page_columns(source.source), '%', '%%'),
+                       replace(table_, '%', '%%'));
+        single := format('select p.number, p.id, ''r'', null, %s from unnest($1, $2) p(number, id)', rows);
+        if source.kind = 'joined' then
+            query := format(single, changefeed.change_id_condition(source));
+        else
+            clause := changefeed.key_condition(source, null);
+            if clause is not null then
+                query := format('select p.number, p.id, case when jsonb_array_length(r.key) = %s then ''r'' else ''u'' end, null, %s
+                                 from unnest($1, $2) p(number, id)
+                                 left join lateral (select r.key from changefeed.change_row r
+                                                    where r.change_id = p.id limit 1) r on true',
+                                cardinality(source.key_names), format(rows, clause));
+            end if;
+        end if;
+    end if;
+    if query is not null then
+        begin
+            for change_sequence_number, change_id, kind, old, new in execute query using numbers, ids, wanted loop
+                size := coalesce(octet_length(old), 0) + coalesce(octet_length(new), 0);
+                if at > 1 and total + size > bytes then
+                    more := true;
+                    numbers := numbers[:at - 1];
+                    exit;
+                end if;
+                if new is null and kind = 'r' then
+                    kind := 'g';
+                end if;
+                return next;
+                total := total + size;
+                last := change_sequence_number;
+                at := at + 1;
+            end loop;
+        exception when data_exception then
+            -- A key is no value of its column's type any more. The others are read all the same.
+            if single is null then
+                raise;
+            end if;
+        end;
+    end if;
+    -- One by one: what could not be read at once, and keys of somebody's own type.
+    while at <= cardinality(numbers) loop
+        key := (select r.key from changefeed.change_row r where r.change_id = ids[at]);
+        begin
+            if jsonb_array_length(key) <> cardinality(source.key_names) then
+                key := null;
+            end if;
+            execute format(single, case when key is null then 'false'
+                                        else changefeed.key_condition(source, key) end)
+            into change_sequence_number, change_id, kind, old, new using numbers[at:at], ids[at:at], wanted;
+        exception when data_exception then
+            if at > 1 then
+                more := true;
+                exit;
+            end if;
+            raise exception 'changefeed: the row of change % of feed ''%'' cannot be found: its key % does not fit the key of % any more (%)',
+                numbers[at], changefeed.feed_name(of_feed), key, source.source, sqlerrm
+                using errcode = 'CF105',
+                      hint = format('Whether that row is gone is not known. Go on behind it, from cursor %s, '
+                                    'or drop the feed and make it again.', numbers[at]);
+        end;
+        kind := case when key is null then 'u' when new is null then 'g' else 'r' end;
+        size := coalesce(octet_length(new), 0);
+        if at > 1 and total + size > bytes then
+            more := true;
+            exit;
+        end if;
+        return next;
+        total := total + size;
+        last := change_sequence_number;
+        at := at + 1;
+    end loop;
+    change_sequence_number := last;
+    change_id := null;
+    kind := case when more then 'more' else 'end' end;
+    old := null;
+    new := null;
+    return next;
+end $$;
+
+-- The condition of a row that a change of a joined feed is about.
+create function changefeed.change_id_condition(source changefeed.feed_source) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    type oid := (select changefeed.base_type(a.atttypid) from pg_attribute a
+                 where a.attrelid = source.source and a.attname = source.change_id_column
+                   and a.attnum > 0 and not a.attisdropped);
+begin
+    if type in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype) then
+        return format('t.%I operator(pg_catalog.=) p.id', source.change_id_column);
+    elsif type = 'numeric'::regtype then
+        return format('t.%I operator(pg_catalog.=) p.id::pg_catalog.numeric', source.change_id_column);
+    end if;
+    raise exception 'changefeed: the rows behind feed ''%'' cannot be found: column "%" of % %',
+        changefeed.feed_name(source.feed_id), source.change_id_column, source.source,
+        case when type is null then 'is not there any more' else 'does not hold integers' end
+        using errcode = 'CF105', hint = 'Drop the feed and make it again with the column that has the change_id.';
+end $$;
+
+-- A page of a feed that is ordered by ULIDs, with the same last row. `after` is null for what is to come:
+-- then there is only that row.
+create function changefeed.ulid_page(
+    of_feed smallint, of_shard integer, after bytea, "limit" integer, bytes integer, wanted anyelement)
+returns table (ulid bytea, kind text, new text)
+language plpgsql set search_path = pg_catalog, pg_temp set row_security = off
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set jit = off
+set max_parallel_workers_per_gather = 0 set constraint_exclusion = off set lock_timeout = '5s'
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres' set extra_float_digits = 1
+set bytea_output = 'hex' as $$
+#variable_conflict use_variable
+declare
+    source changefeed.feed_source;
+    table_ text;
+    form   text;
+    value  text;
+    at     integer := 1;
+    size   bigint;
+    total  bigint := 0;
+    last   bytea := after;
+    more   boolean := false;
+begin
+    select f.* into strict source from changefeed.feed_source f where f.feed_id = of_feed;
+    table_ := changefeed.hold_source(source.source, pg_typeof(wanted));
+    perform set_config('transaction_read_only', 'on', true);
+    if not exists (select from pg_attribute a
+                   where a.attrelid = source.source and a.attname = source.shard_column and a.attnum > 0
+                     and changefeed.base_type(a.atttypid)
+                         in ('int2'::regtype, 'int4'::regtype, 'int8'::regtype)) then
+        raise exception 'changefeed: column "%" of %, the shard of feed ''%'', does not hold integers any more',
+            source.shard_column, source.source, changefeed.feed_name(of_feed) using errcode = 'CF105';
+    end if;
+    case (select changefeed.base_type(a.atttypid) from pg_attribute a
+          where a.attrelid = source.source and a.attname = source.ulid_column and a.attnum > 0)
+        when 'bytea'::regtype then
+            form := '$2';
+            value := format('t.%I', source.ulid_column);
+        when 'uuid'::regtype then
+            form := 'pg_catalog.encode($2, ''hex'')::pg_catalog.uuid';
+            value := format('pg_catalog.uuid_send(t.%I)', source.ulid_column);
+        else
+            raise exception 'changefeed: column "%" of %, the ULID of feed ''%'', is neither bytea nor uuid any more',
+                source.ulid_column, source.source, changefeed.feed_name(of_feed) using errcode = 'CF105';
+    end case;
+    if after is null then
+        execute format('select %s from %s t where changefeed.same_row(t.*, $1)
+                        and t.%I operator(pg_catalog.=) $2 order by t.%I desc limit 1',
+                       value, table_, source.shard_column, source.ulid_column)
+        into last using wanted, of_shard;
+    else
+        for ulid, new in execute format(
+            'select %s, (select row_to_json(changefeed_row.*)::text from (select %s) changefeed_row) from (
+                 select t.* from %s t
+                 where changefeed.same_row(t.*, $4) and t.%I operator(pg_catalog.=) $1
+                   and t.%I operator(pg_catalog.>) %s
+                 order by t.%I limit $3 + 1) t',
+            value, changefeed.page_columns(source.source), table_, source.shard_column,
+            source.ulid_column, form, source.ulid_column)
+            using of_shard, after, "limit", wanted
+        loop
+            size := octet_length(new);
+            if at > "limit" or at > 1 and total + size > bytes then
+                more := true;
+                exit;
+            end if;
+            kind := 'r';
+            return next;
+            total := total + size;
+            last := ulid;
+            at := at + 1;
+        end loop;
+    end if;
+    ulid := last;
+    kind := case when more then 'more' else 'end' end;
+    new := null;
+    return next;
+
 -- The clock ------------------------------------------------------------------------------------------
 
 -- The latest time that was seen on the server's clock.

@@ -1,20 +1,23 @@
 //! Giving numbers below the start to rows that are older than the feed.
 
-use changefeed_core::{Backfill, Error, Feed, Kind, Result};
+use changefeed_core::{Backfill, Error, Feed, FeedId, Kind, Result};
 use tokio_postgres::GenericClient;
-use tokio_postgres::types::ToSql;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::db;
-use crate::quote;
 use crate::session::Session;
-use crate::source::{StoredSource, Table};
+use crate::source::{self, Column, StoredSource, Table};
 use crate::template::fill;
+use crate::typed::NoValue;
+use crate::{quote, read};
 
 /// Tables up to this many rows (by the planner's estimate) are counted exactly.
 const COUNT_EXACTLY: i64 = 1_000_000;
 
-/// A policy that hides rows from us is an error, not a backfill of what is left.
-pub(crate) const ALL_ROWS: &str = "set local row_security = off";
+/// A policy that hides rows from us is an error, not a backfill of what is left; nobody's functions and
+/// operators but the server's are found; and no plan depends on statistics.
+pub(crate) const ALL_ROWS: &str = "set local row_security = off; \
+     set local search_path = pg_catalog, pg_temp; set local constraint_exclusion = off";
 
 impl Session {
     pub(crate) async fn backfill(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {
@@ -34,7 +37,7 @@ impl Session {
         };
         feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
         let table = source.table(&*transaction, feed).await?;
-        table.hold(&*transaction).await?;
+        let row_type = table.hold(&*transaction).await?;
         begin(&*transaction, feed, &table).await?;
         let state = State::lock(
             &*transaction,
@@ -46,12 +49,24 @@ impl Session {
         if state.finished {
             return Ok(Backfill::new(0, state.done, state.total, true));
         }
-        let sql = statement(&source, &table, state.last_key.as_deref())?;
+        let key = match source.captured {
+            true => Some(Ordered::of_feed(&*transaction, feed.id, &table).await?),
+            false => None,
+        };
+        let sql = statement(&source, &table, key.as_ref(), state.last_key.as_deref())?;
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
-        let row = transaction
-            .query_one(&sql, &[&feed.id.0, &limit])
+        let rows = transaction
+            .query_typed(
+                &sql,
+                &[
+                    (&feed.id.0, Type::INT2),
+                    (&limit, Type::INT8),
+                    (&NoValue, row_type),
+                ],
+            )
             .await
             .map_err(db)?;
+        let row = rows.first().ok_or_else(read::without_end)?;
         let (seen, added, overflow): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
         if overflow {
             transaction.rollback().await.map_err(db)?;
@@ -180,56 +195,164 @@ pub(crate) async fn estimate(client: &impl GenericClient, table: &Table) -> Resu
     Ok(client.query_one(&counted, &[]).await.map_err(db)?.get(0))
 }
 
-/// The condition that goes on after the last key of a table `t`, a JSON array of texts. They are
-/// literals, because those are read by a type's own input function; a text would be cast, and a
-/// cast of somebody's own type may be anybody's function.
-pub(crate) fn resume_after(table: &Table, columns: &str, last_key: &str) -> Result<String> {
-    let texts: Vec<String> = serde_json::from_str(last_key).map_err(|e| {
-        Error::new(
-            Kind::Database,
-            "the position of the backfill cannot be read",
-        )
-        .caused_by(e)
-    })?;
-    let last: Vec<String> = table
-        .key
-        .iter()
-        .zip(&texts)
-        .map(|(column, text)| format!("{}::{}", quote::literal(text), column.type_sql))
-        .collect();
-    Ok(format!("where ({columns}) > ({})", last.join(", ")))
+/// The columns of a key in the order of an index, as a batch goes through a table `t`.
+pub(crate) struct Ordered {
+    columns: Vec<Column>,
+    /// The operator of each by which the index goes.
+    greater: Vec<String>,
+    equal: Vec<String>,
+}
+
+impl Ordered {
+    /// The columns that a captured feed knows its rows by.
+    async fn of_feed(client: &impl GenericClient, feed: FeedId, table: &Table) -> Result<Self> {
+        let lost = client
+            .query_one(
+                "select problem, advice from changefeed.lost_key($1)",
+                &[&feed.0],
+            )
+            .await
+            .map_err(db)?;
+        if let Some(problem) = lost.get::<_, Option<String>>(0) {
+            let advice: String = lost.get(1);
+            return Err(Error::new(Kind::Unsupported, problem).advise(advice));
+        }
+        let rows = client
+            .query(
+                "select k.name, k.equal, k.greater from changefeed.feed_source f \
+                 cross join lateral changefeed.key_columns(f.source, changefeed.key_numbers(f)) k \
+                 where f.feed_id = $1 order by k.place",
+                &[&feed.0],
+            )
+            .await
+            .map_err(db)?;
+        Ordered::from(table, &rows)
+    }
+
+    /// The primary key of a table.
+    pub(crate) async fn primary(client: &impl GenericClient, table: &Table) -> Result<Self> {
+        let places: Vec<i16> = table.key.iter().map(|c| c.place).collect();
+        let rows = client
+            .query(
+                "select k.name, k.equal, k.greater from changefeed.key_columns($1, $2) k order by k.place",
+                &[&table.oid, &places],
+            )
+            .await
+            .map_err(db)?;
+        Ordered::from(table, &rows)
+    }
+
+    fn from(table: &Table, rows: &[tokio_postgres::Row]) -> Result<Self> {
+        let columns = rows
+            .iter()
+            .map(|row| table.column(row.get(0)).cloned())
+            .collect::<Result<_>>()?;
+        Ok(Ordered {
+            columns,
+            equal: rows.iter().map(|row| row.get(1)).collect(),
+            greater: rows.iter().map(|row| row.get(2)).collect(),
+        })
+    }
+
+    /// The key of a row as a JSON array of texts.
+    pub(crate) fn array(&self) -> String {
+        source::key_array(&self.columns, "t")
+    }
+
+    pub(crate) fn columns(&self) -> String {
+        let columns: Vec<String> = self.columns.iter().map(column).collect();
+        columns.join(", ")
+    }
+
+    /// The condition that goes on after the last key, a JSON array of texts, if there is one. They are
+    /// literals, because those are read by a type's own input function; a text would be cast, and a cast
+    /// of somebody's own type may be anybody's function, as may be the check of a domain.
+    pub(crate) fn after(&self, last_key: Option<&str>) -> Result<String> {
+        let Some(last_key) = last_key else {
+            return Ok(String::new());
+        };
+        let texts: Vec<String> = serde_json::from_str(last_key).map_err(|e| {
+            Error::new(
+                Kind::Database,
+                "the position of the backfill cannot be read",
+            )
+            .caused_by(e)
+        })?;
+        let texts: Vec<String> = texts.iter().map(|text| quote::literal(text)).collect();
+        let (Some(first), true) = (self.greater.first(), texts.len() == self.columns.len()) else {
+            return Err(Error::new(
+                Kind::Unsupported,
+                "the key of the table is another one than when its backfill began",
+            )
+            .advise("drop the feed or the trigger, and make it again"));
+        };
+        if self.greater.iter().all(|greater| greater == first) {
+            return Ok(format!(
+                "and ({}) {first} ({})",
+                self.columns(),
+                texts.join(", ")
+            ));
+        }
+        // Types of different schemas have no operator in common for all of them.
+        let mut ways = Vec::new();
+        for (n, greater) in self.greater.iter().enumerate() {
+            let mut way: Vec<String> = (0..n)
+                .map(|i| {
+                    format!(
+                        "{} {} {}",
+                        column(&self.columns[i]),
+                        self.equal[i],
+                        texts[i]
+                    )
+                })
+                .collect();
+            way.push(format!(
+                "{} {greater} {}",
+                column(&self.columns[n]),
+                texts[n]
+            ));
+            ways.push(format!("({})", way.join(" and ")));
+        }
+        Ok(format!("and ({})", ways.join(" or ")))
+    }
+}
+
+fn column(column: &Column) -> String {
+    format!("t.{}", quote::identifier(&column.name))
 }
 
 /// One batch as one statement: picks rows, gives them numbers, moves the position.
-fn statement(source: &StoredSource, table: &Table, last_key: Option<&str>) -> Result<String> {
+fn statement(
+    source: &StoredSource,
+    table: &Table,
+    key: Option<&Ordered>,
+    last_key: Option<&str>,
+) -> Result<String> {
     let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
-    let (order, resume, template) = if source.captured {
-        let columns: Vec<String> = table
-            .key
-            .iter()
-            .map(|c| format!("t.{}", quote::identifier(&c.name)))
-            .collect();
-        let columns = columns.join(", ");
-        let resume = match last_key {
-            Some(key) => resume_after(table, &columns, key)?,
-            None => String::new(),
-        };
-        (columns, resume, include_str!("sql/backfill_captured.sql"))
-    } else {
-        let column = source.change_id_column.as_deref().unwrap_or("change_id");
-        let column = format!("t.{}", quote::identifier(column));
-        let resume = match last_key {
-            Some(_) => format!("and {column} > (state.last_key->>0)::bigint"),
-            None => String::new(),
-        };
-        (column, resume, include_str!("sql/backfill_joined.sql"))
+    let (order, resume, array, template) = match key {
+        Some(key) => (
+            key.columns(),
+            key.after(last_key)?,
+            key.array(),
+            include_str!("sql/backfill_captured.sql"),
+        ),
+        None => {
+            let name = source.change_id_column.as_deref().unwrap_or("change_id");
+            let column = column(table.column(name)?);
+            let resume = match last_key {
+                Some(_) => format!("and {column} > (state.last_key->>0)::bigint"),
+                None => String::new(),
+            };
+            let template = include_str!("sql/backfill_joined.sql");
+            (column, resume, String::new(), template)
+        }
     };
     Ok(fill(
         template,
         &[
             ("order", &order),
             ("resume", &resume),
-            ("key", &table.key_array("t")),
+            ("key", &array),
             ("shard", &shard),
             ("table", &table.sql),
             ("number", include_str!("sql/backfill_number.sql")),

@@ -56,9 +56,13 @@ pub(crate) async fn install(
         .await
         .map_err(db)?
         .get(0);
+    let key_numbers: Vec<String> = table.key.iter().map(|c| c.place.to_string()).collect();
+    let key_names: Vec<String> = table.key.iter().map(|c| quote::literal(&c.name)).collect();
     let shard_column = format!(
-        "{}, {}::pg_catalog.int2, {}, {shards}",
+        "{}, '{{{}}}'::pg_catalog.int2[], array[{}]::pg_catalog.text[], {}::pg_catalog.int2, {}, {shards}",
         quote::literal(&place),
+        key_numbers.join(","),
+        key_names.join(", "),
         shard_column.map_or("null".to_owned(), |c| c.place.to_string()),
         shard_by.map_or("null".to_owned(), quote::literal),
     );
@@ -133,6 +137,20 @@ pub(crate) fn check(table: &Table) -> Result<()> {
         .advise("add a primary key to it"));
     }
     Ok(())
+}
+
+/// Checks that rows can be read from it without running functions of its owner.
+pub(crate) fn check_rows(table: &Table) -> Result<()> {
+    let what = match table.relkind.as_str() {
+        "v" => "a view",
+        "f" => "a foreign table",
+        _ => return Ok(()),
+    };
+    Err(Error::invalid(format!(
+        "{} is {what}, whose functions would run with the rights of whoever reads the feed",
+        table.name
+    ))
+    .advise("make the feed from a table"))
 }
 
 /// Checks that triggers can be put on it.

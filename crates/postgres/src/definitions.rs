@@ -41,7 +41,7 @@ impl Session {
             self.archive_dropped().await;
         }
         for feed in after.feeds {
-            self.known.joins.forget(feed);
+            self.known.row_types.forget(feed);
         }
         for leases in after.dropped {
             self.known.backlogs.forget(&leases);

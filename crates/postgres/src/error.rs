@@ -57,10 +57,14 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             if let Some(error) = crate::ulids::explain(code.code(), message.clone()) {
                 return error;
             }
-            let built = Error::new(
-                Kind::Database,
-                format!("{message} (SQLSTATE {})", code.code()),
-            );
+            let text = message.strip_prefix("changefeed: ").unwrap_or(&message);
+            let built = match reading(code) {
+                Some(kind) => Error::new(kind, text.to_owned()),
+                None => Error::new(
+                    Kind::Database,
+                    format!("{message} (SQLSTATE {})", code.code()),
+                ),
+            };
             match hint {
                 Some(hint) => built.advise(hint),
                 None => built,
@@ -90,6 +94,36 @@ fn unreported(error: tokio_postgres::Error) -> Error {
         )
         .caused_by(error)
     }
+}
+
+/// What the codes of our functions that read mean.
+fn reading(code: &SqlState) -> Option<Kind> {
+    Some(match code.code() {
+        "CF101" => Kind::CursorExpired,
+        "CF102" => Kind::CursorAhead,
+        "CF103" => Kind::NotFound,
+        // The table was replaced by another one at this moment.
+        "CF104" => Kind::Busy,
+        "CF105" => Kind::Unsupported,
+        "CF106" => Kind::Permission,
+        _ => return None,
+    })
+}
+
+/// Whether the error says that there is no such shard.
+pub(crate) fn is_unknown(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|c| c.code() == "CF103")
+}
+
+/// Whether the error says that another table is where one is expected; a parameter whose type was dropped is
+/// an internal error to the server.
+pub(crate) fn is_replaced(error: &tokio_postgres::Error) -> bool {
+    is_undefined(error)
+        || error.code().is_some_and(|c| {
+            c.code() == "CF104"
+                || *c == SqlState::UNDEFINED_FUNCTION
+                || *c == SqlState::INTERNAL_ERROR
+        })
 }
 
 /// The code of an error of a ULID transaction.

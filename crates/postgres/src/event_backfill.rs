@@ -1,13 +1,15 @@
 //! Existing rows as events.
 
 use changefeed_core::{Backfill, Error, EventTrigger, Result};
+use tokio_postgres::types::Type;
 
-use crate::backfill::{ALL_ROWS, State, estimate, resume_after};
+use crate::backfill::{ALL_ROWS, Ordered, State, estimate};
 use crate::error::db;
-use crate::quote;
+use crate::read;
 use crate::session::Session;
 use crate::source::Table;
 use crate::template::fill;
+use crate::typed::NoValue;
 
 impl Session {
     pub(crate) async fn backfill_trigger(
@@ -20,9 +22,10 @@ impl Session {
         }
         let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
+        // Names in a condition are looked up there, too, as in its trigger.
         transaction.batch_execute(ALL_ROWS).await.map_err(db)?;
         let table = Table::find(&*transaction, &trigger.definition.table).await?;
-        table.hold(&*transaction).await?;
+        let row_type = table.hold(&*transaction).await?;
         if table.key.is_empty() {
             return Err(Error::invalid(format!(
                 "table {} has no primary key, so a backfill could not say how far it has come",
@@ -77,23 +80,16 @@ impl Session {
             ),
             None => String::new(),
         };
-        let columns: Vec<String> = table
-            .key
-            .iter()
-            .map(|c| format!("t.{}", quote::identifier(&c.name)))
-            .collect();
-        let resume = match &state.last_key {
-            Some(key) => resume_after(&table, &columns.join(", "), key)?,
-            None => String::new(),
-        };
+        let key = Ordered::primary(&*transaction, &table).await?;
+        let resume = key.after(state.last_key.as_deref())?;
         let sql = fill(
             include_str!("sql/event_backfill.sql"),
             &[
-                ("key", &table.key_array("t")),
+                ("key", &key.array()),
                 ("image", &text(0)),
                 ("order_key", &text(1)),
                 ("shard", &text(2)),
-                ("order", &columns.join(", ")),
+                ("order", &key.columns()),
                 ("table", &table.sql),
                 // What inherits from it is not captured either; partitions are.
                 ("only", if table.relkind == "p" { "" } else { "only" }),
@@ -113,10 +109,18 @@ impl Session {
             ],
         );
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
-        let row = transaction
-            .query_one(&sql, &[&trigger.id.0, &limit])
+        let rows = transaction
+            .query_typed(
+                &sql,
+                &[
+                    (&trigger.id.0, Type::INT4),
+                    (&limit, Type::INT8),
+                    (&NoValue, row_type),
+                ],
+            )
             .await
             .map_err(db)?;
+        let row = rows.first().ok_or_else(read::without_end)?;
         let (seen, added): (i64, i64) = (row.get(0), row.get(1));
         let finished = seen < limit;
         if finished {

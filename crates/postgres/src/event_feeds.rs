@@ -1,8 +1,6 @@
 //! Feeds that event triggers write to.
 
-use changefeed_core::{
-    Error, FeedId, FeedName, NewFeed, PageJoin, PageRows, Result, TriggerDefinition,
-};
+use changefeed_core::{Error, FeedId, FeedName, NewFeed, Result, TriggerDefinition};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -90,15 +88,4 @@ async fn create(client: &impl GenericClient, name: &FeedName) -> Result<FeedId> 
         .await
         .map_err(db)?;
     Ok(id)
-}
-
-/// The SQL of a page of events.
-pub(crate) fn join(page: &str) -> PageJoin {
-    PageJoin {
-        sql: format!(
-            "select p.change_sequence_number, p.change_id, e.op::text, e.old::text, e.new::text \
-             from ({page}) p left join changefeed.event e on e.change_id = p.change_id order by 1"
-        ),
-        rows: PageRows::Events,
-    }
 }

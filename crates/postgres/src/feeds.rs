@@ -22,7 +22,6 @@ impl Session {
         Patience::Person.set(&*transaction).await?;
         let feed = create(&*transaction, new).await?;
         transaction.commit().await.map_err(db)?;
-        self.known.joins.forget(feed.id);
         Ok(feed)
     }
 
@@ -32,7 +31,6 @@ impl Session {
         Patience::Person.set(&*transaction).await?;
         drop(&*transaction, feed).await?;
         transaction.commit().await.map_err(db)?;
-        self.known.joins.forget(feed.id);
         Ok(())
     }
 
@@ -288,6 +286,7 @@ async fn attach(
         Source::Joined {
             change_id_column, ..
         } => {
+            capture::check_rows(&table)?;
             table.column(change_id_column)?;
             stored = Stored {
                 kind: "joined",
@@ -306,6 +305,7 @@ async fn attach(
             ulid_column,
             ..
         } => {
+            capture::check_rows(&table)?;
             ulid_feeds::check(&table, shard_column, ulid_column)?;
             stored = Stored {
                 kind: "ulid",
@@ -323,12 +323,15 @@ async fn attach(
         }
         Source::Events => Source::Events,
     };
+    let key_names: Vec<&str> = table.key.iter().map(|c| c.name.as_str()).collect();
+    let key_places: Vec<i16> = table.key.iter().map(|c| c.place).collect();
     client
         .execute(
             "insert into changefeed.feed_source \
              (feed_id, kind, source, change_id_column, shard_by, shards, ulid_feed, shard_column, \
-              ulid_column) \
-             values ($1, $2, $3::oid::regclass, $4, $5, $6, $7, $8, $9)",
+              ulid_column, key_names, key_places, key_of) \
+             values ($1, $2, $3::oid::regclass, $4, $5, $6, $7, $8, $9, $10, $11, \
+                     changefeed.place_of($3))",
             &[
                 &feed.0,
                 &stored.kind,
@@ -339,6 +342,8 @@ async fn attach(
                 &stored.ulid_feed,
                 &stored.shard_column,
                 &stored.ulid_column,
+                &key_names,
+                &key_places,
             ],
         )
         .await

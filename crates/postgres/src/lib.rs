@@ -20,6 +20,7 @@ mod event_drift;
 mod event_feeds;
 mod event_log;
 mod events;
+mod feed_findings;
 mod feeds;
 mod floors;
 mod instances;

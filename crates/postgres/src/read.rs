@@ -1,15 +1,21 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, PageRows, Result,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, PAGE_BYTES, Page, Result,
     ShardId,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
 
 use crate::encoding::Lossy;
-use crate::error::{db, is_undefined};
+use crate::error::{db, is_replaced, is_unknown};
 use crate::session::Session;
+use crate::typed::NoValue;
+
+/// One call does all of it: see `changefeed.page` in `migrations/0004_watches.sql`.
+const PAGE: &str = "select change_sequence_number, change_id, kind, old, new \
+                    from changefeed.page($1, $2, $3, $4, $5, $6)";
 
 impl Session {
     pub(crate) async fn read_page(
@@ -21,97 +27,101 @@ impl Session {
     ) -> Result<Page> {
         let limit = Page::check_limit(limit)?;
         let from = match after {
-            After::First => 0,
-            // What is asked for lies in the future; only the end is needed.
-            After::Last | After::Time(_) => i64::MAX,
-            // A cursor of another kind is refused below, together with those out of bounds.
-            After::Cursor(cursor) => cursor.number().unwrap_or(i64::MAX),
-        };
-        let (page, bounds) = match self.fetch(feed, shard, from, limit).await? {
-            Ok(found) => found,
-            Err(_) => {
-                // The table behind the feed was altered since we looked at it: look again, once.
-                self.known.joins.forget(feed.id);
-                self.fetch(feed, shard, from, limit).await?.map_err(db)?
+            After::First => None,
+            After::Cursor(Cursor::Number(number)) => Some(number),
+            // What is asked for lies in the future, or does not belong here.
+            After::Last | After::Time(_) | After::Cursor(_) => {
+                let bounds = self.bounds(feed, shard).await?;
+                let start = bounds.begin(feed, shard, after)?;
+                return Ok(Page::empty(Cursor::Number(start)));
             }
         };
-        let bounds = bounds.ok_or_else(|| feed.unknown_shard(shard))?;
-        let start = bounds.begin(feed, shard, after)?;
-        let next = page
-            .last()
-            .map_or(Cursor::Number(start), |change| change.cursor);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let rows = self
+            .call_page(
+                feed,
+                shard,
+                PAGE,
+                [
+                    (&feed.id.0, Type::INT2),
+                    (&shard.0, Type::INT2),
+                    (&from, Type::INT8),
+                    (&limit, Type::INT4),
+                    (&PAGE_BYTES, Type::INT4),
+                ],
+            )
+            .await?;
+        let Some((end, changes)) = rows.split_last() else {
+            return Err(without_end());
+        };
         Ok(Page {
-            changes: page,
-            next,
+            changes: changes.iter().map(change).collect::<Result<_>>()?,
+            next: Cursor::Number(end.get(0)),
+            more: end.get::<_, &str>(2) == "more",
         })
     }
 
-    /// Reads a page and then the ends of the shard, in one round trip. In this order, because a
-    /// trim in between then shows as an expired cursor and never as a silent jump. The inner
-    /// result is an error if the table behind the feed is not as we knew it.
-    pub(crate) async fn fetch(
+    /// Calls a function that reads a page, whose last parameter is of the row type of the feed's table.
+    /// That is known by its number, and looked up again, once, when the server says that another table
+    /// has taken its place.
+    pub(crate) async fn call_page(
         &self,
         feed: &Feed,
         shard: ShardId,
-        from: i64,
-        limit: usize,
-    ) -> Result<Result<(Vec<Change>, Option<Bounds>), tokio_postgres::Error>> {
-        let client = &**self;
-        let join = self.join(&**client, feed).await?;
-        let (page, bounds) = match tokio::try_join!(
-            client.prepare_cached(&join.sql),
-            client.prepare_cached(include_str!("sql/bounds.sql")),
-        ) {
-            Ok(statements) => statements,
-            Err(error) if is_undefined(&error) => return Ok(Err(error)),
-            Err(error) => return Err(db(error)),
-        };
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let page_parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&feed.id.0, &shard.0, &from, &limit];
-        let bounds_parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 2] =
-            [&feed.id.0, &shard.0];
-        // Polled together, the driver sends both before it waits for the first.
-        let answers = tokio::try_join!(
-            client.query(&page, &page_parameters),
-            client.query_opt(&bounds, &bounds_parameters),
-        );
-        let (rows, bounds) = match answers {
-            Ok(answers) => answers,
-            Err(error) if is_undefined(&error) => return Ok(Err(error)),
-            Err(error) => return Err(db(error)),
-        };
-        let bounds = bounds.map(|row| Bounds {
+        sql: &str,
+        parameters: [(&(dyn ToSql + Sync), Type); 5],
+    ) -> Result<Vec<Row>> {
+        let mut again = true;
+        loop {
+            let row_type = self.row_type(feed).await?;
+            let mut parameters = parameters.to_vec();
+            parameters.push((&NoValue, row_type));
+            match self.query_typed(sql, &parameters).await {
+                Err(error) if again && is_replaced(&error) => {
+                    self.known.row_types.forget(feed.id);
+                    again = false;
+                }
+                Err(error) if is_unknown(&error) => return Err(feed.unknown_shard(shard)),
+                answer => return answer.map_err(db),
+            }
+        }
+    }
+
+    async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<Bounds> {
+        let row = self
+            .query_opt(include_str!("sql/bounds.sql"), &[&feed.id.0, &shard.0])
+            .await
+            .map_err(db)?
+            .ok_or_else(|| feed.unknown_shard(shard))?;
+        Ok(Bounds {
             last: row.get(0),
             trimmed_to: row.get(1),
-        });
-        let changes: Result<Vec<Change>> = rows.iter().map(|row| change(row, join.rows)).collect();
-        Ok(Ok((changes?, bounds)))
+        })
     }
 }
 
-fn change(row: &Row, rows: PageRows) -> Result<Change> {
-    let content = match rows {
-        PageRows::None => Content::Unknown,
-        PageRows::Current => content(row.get(2))?,
-        PageRows::Events => event(row)?,
+/// A page whose last row is missing, which says where to go on.
+pub(crate) fn without_end() -> Error {
+    Error::new(Kind::Database, "the server sent a page without its end")
+}
+
+fn change(row: &Row) -> Result<Change> {
+    let kind: &str = row.get(2);
+    let image = |place: usize| row.get::<_, Option<Lossy>>(place).map(raw).transpose();
+    let content = match kind {
+        "u" => Content::Unknown,
+        "g" => Content::Gone,
+        "r" => content(row.get(4))?,
+        letter => Content::Event {
+            op: Operation::from_letter(letter)?,
+            old: image(3)?,
+            new: image(4)?,
+        },
     };
     Ok(Change {
         cursor: Cursor::Number(row.get(0)),
         change_id: Some(row.get(1)),
         content,
-    })
-}
-
-/// An event, or none if it was cleaned up.
-fn event(row: &Row) -> Result<Content> {
-    let Some(op) = row.get::<_, Option<&str>>(2) else {
-        return Ok(Content::Gone);
-    };
-    Ok(Content::Event {
-        op: Operation::from_letter(op)?,
-        old: row.get::<_, Option<Lossy>>(3).map(raw).transpose()?,
-        new: row.get::<_, Option<Lossy>>(4).map(raw).transpose()?,
     })
 }
 

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, PageJoins, Result, Sightings, WakeHub, require_current};
+use changefeed_core::{Error, Kind, Result, Sightings, WakeHub, require_current};
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
 use crate::error::db;
-use crate::{backlog, encoding, event_claim, floors, schema};
+use crate::{backlog, encoding, event_claim, floors, schema, source};
 
 /// How long a call waits for a connection that others have.
 const QUEUE: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ impl Limit {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) hub: WakeHub,
-    pub(crate) joins: PageJoins,
+    pub(crate) row_types: source::RowTypes,
     pub(crate) floors: floors::Floors,
     pub(crate) encoding: encoding::Encoding,
     pub(crate) walks: event_claim::Walks,

@@ -1,9 +1,11 @@
-//! The table behind a feed, as the catalogue describes it now, and the SQL that joins its rows.
+//! The table behind a feed, as the catalogue describes it now.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 
-use changefeed_core::{Error, Feed, FeedId, Kind, PageJoin, PageRows, Result, Source, TableName};
+use changefeed_core::{Error, Feed, FeedId, Result, TableName};
 use tokio_postgres::GenericClient;
+use tokio_postgres::types::Type;
 
 use crate::error::db;
 use crate::session::Session;
@@ -42,15 +44,6 @@ impl Column {
             self.type_oid
         )
     }
-
-    /// `alias."name" = (array ->> place)::type`
-    fn equals(&self, alias: &str, array: &str, place: usize) -> String {
-        format!(
-            "{alias}.{} = ({array}->>{place})::{}",
-            quote::identifier(&self.name),
-            self.type_sql
-        )
-    }
 }
 
 /// A table as it is now.
@@ -75,24 +68,18 @@ impl Table {
         }
     }
 
-    /// Keeps the table's name until the end of the transaction: what is read by it is of this table, and
-    /// not of another that takes its place meanwhile.
-    pub(crate) async fn hold(&self, client: &impl GenericClient) -> Result<()> {
-        let lock = format!("lock table only {} in access share mode", self.sql);
-        client.batch_execute(&lock).await.map_err(db)?;
-        let held: Option<u32> = client
-            .query_one("select to_regclass($1)::oid", &[&self.sql])
+    /// Keeps the table until the end of the transaction, if it may be read, and returns its row type: a
+    /// statement that asks for rows of that type reads this table and no other that has its name.
+    pub(crate) async fn hold(&self, client: &impl GenericClient) -> Result<Type> {
+        let row = client
+            .query_one(
+                "select c.reltype, changefeed.hold_source(c.oid, c.reltype) \
+                 from pg_catalog.pg_class c where c.oid = $1",
+                &[&self.oid],
+            )
             .await
-            .map_err(db)?
-            .get(0);
-        if held == Some(self.oid) {
-            return Ok(());
-        }
-        Err(Error::new(
-            Kind::Busy,
-            format!("{} was replaced by another table at this moment", self.name),
-        )
-        .advise("try again"))
+            .map_err(db)?;
+        Ok(row_type(row.get(0)))
     }
 
     /// Reads the catalogue; `None` if there is no such table any more.
@@ -143,21 +130,9 @@ impl Table {
         })
     }
 
-    /// `alias.key = array`, for a JSON array of texts.
-    pub(crate) fn key_equals(&self, alias: &str, array: &str) -> String {
-        let parts: Vec<String> = self
-            .key
-            .iter()
-            .enumerate()
-            .map(|(i, c)| c.equals(alias, array, i))
-            .collect();
-        parts.join(" and ")
-    }
-
     /// The key of a row as a JSON array of texts.
     pub(crate) fn key_array(&self, alias: &str) -> String {
-        let parts: Vec<String> = self.key.iter().map(|c| c.text(alias)).collect();
-        format!("pg_catalog.jsonb_build_array({})", parts.join(", "))
+        key_array(&self.key, alias)
     }
 
     /// The shard of a row, as an expression.
@@ -182,6 +157,12 @@ impl Table {
         };
         Ok(format!("changefeed.shard_of({value}, {shards})"))
     }
+}
+
+/// Columns of a row as a JSON array of texts.
+pub(crate) fn key_array(columns: &[Column], alias: &str) -> String {
+    let parts: Vec<String> = columns.iter().map(|c| c.text(alias)).collect();
+    format!("pg_catalog.jsonb_build_array({})", parts.join(", "))
 }
 
 fn missing(name: &TableName) -> Error {
@@ -225,57 +206,48 @@ impl StoredSource {
     }
 }
 
-impl Session {
-    /// The SQL that reads a page of this feed.
-    pub(crate) async fn join(
-        &self,
-        client: &impl GenericClient,
-        feed: &Feed,
-    ) -> Result<Arc<PageJoin>> {
-        match self.known.joins.known(feed.id) {
-            Some(join) => Ok(join),
-            None => Ok(self
-                .known
-                .joins
-                .remember(feed.id, build(client, feed).await?)),
-        }
+/// The row types of the tables behind feeds, by their numbers. The server is told one with each page, and
+/// refuses it if it is not that of the feed's table any more.
+#[derive(Debug, Default)]
+pub(crate) struct RowTypes(Mutex<HashMap<FeedId, Type>>);
+
+impl RowTypes {
+    pub(crate) fn forget(&self, feed: FeedId) {
+        self.all().remove(&feed);
+    }
+
+    fn all(&self) -> std::sync::MutexGuard<'_, HashMap<FeedId, Type>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn build(client: &impl GenericClient, feed: &Feed) -> Result<PageJoin> {
-    let page = include_str!("sql/page.sql");
-    if feed.source == Some(Source::Events) {
-        return Ok(crate::event_feeds::join(page));
+/// A row type that is known by its number only.
+pub(crate) fn row_type(oid: u32) -> Type {
+    let pseudo = tokio_postgres::types::Kind::Pseudo;
+    Type::new("row".to_owned(), oid, pseudo, String::new())
+}
+
+impl Session {
+    /// The row type of a feed's table, and any type if it has none.
+    pub(crate) async fn row_type(&self, feed: &Feed) -> Result<Type> {
+        if let Some(known) = self.known.row_types.all().get(&feed.id) {
+            return Ok(known.clone());
+        }
+        let row = self
+            .query_opt(
+                "select c.reltype from changefeed.feed_source f \
+                 left join pg_catalog.pg_class c on c.oid = f.source \
+                 where f.feed_id = $1 and f.source is not null",
+                &[&feed.id.0],
+            )
+            .await
+            .map_err(db)?;
+        let found = match row.map(|row| row.get::<_, Option<u32>>(0)) {
+            None => Type::TEXT,
+            Some(Some(oid)) => row_type(oid),
+            Some(None) => return Err(feed.table_dropped()),
+        };
+        self.known.row_types.all().insert(feed.id, found.clone());
+        Ok(found)
     }
-    let Some(source) = StoredSource::load(client, feed.id).await? else {
-        let sql =
-            format!("select p.change_sequence_number, p.change_id from ({page}) p order by 1");
-        return Ok(PageJoin {
-            sql,
-            rows: PageRows::None,
-        });
-    };
-    let table = source.table(client, feed).await?;
-    let (join, condition) = match &source.change_id_column {
-        Some(column) if !source.captured => (
-            String::new(),
-            format!("changefeed_row.{} = p.change_id", quote::identifier(column)),
-        ),
-        _ => (
-            "left join changefeed.change_row r on r.change_id = p.change_id".to_owned(),
-            table.key_equals("changefeed_row", "r.key"),
-        ),
-    };
-    // An alias that no column has: in `row_to_json(t)` a column `t` would win over the row.
-    let sql = format!(
-        "select p.change_sequence_number, p.change_id, \
-           (select row_to_json(changefeed_row)::text from {} changefeed_row where {condition} \
-            limit 1) \
-         from ({page}) p {join} order by 1",
-        table.sql
-    );
-    Ok(PageJoin {
-        sql,
-        rows: PageRows::Current,
-    })
 }

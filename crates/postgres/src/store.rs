@@ -241,8 +241,12 @@ impl TriggerStore for PostgresStore {
     }
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
-        self.call(Limit::LONG, async |s| s.capture_findings().await)
-            .await
+        let mut findings = self
+            .call(Limit::LONG, async |s| s.capture_findings().await)
+            .await?;
+        let feeds = self.call(Limit::STEPS, async |s| s.look_at_feeds().await);
+        findings.extend(feeds.await?);
+        Ok(findings)
     }
 }
 

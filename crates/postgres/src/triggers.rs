@@ -39,7 +39,7 @@ impl Session {
         let (trigger, feed) = create(&*transaction, definition, replace, Patience::Person).await?;
         transaction.commit().await.map_err(db)?;
         if let Some(feed) = feed {
-            self.known.joins.forget(feed);
+            self.known.row_types.forget(feed);
         }
         Ok(trigger)
     }

@@ -1,14 +1,15 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
 use changefeed_core::{
-    After, Change, Cursor, Error, Feed, Incident, Page, Result, ShardId, ShardState, Source,
+    After, Change, Cursor, Error, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
     SweepGroup, Ulid, begin_ulid, ulid_of_row,
 };
+use tokio_postgres::types::Type;
 
 use crate::error::db;
+use crate::read;
 use crate::session::Session;
 use crate::source::Table;
-use crate::{quote, read};
 
 /// Checks that a table can be read as a ULID feed, and says why not.
 pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Result<()> {
@@ -21,24 +22,17 @@ pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Res
             table.name
         )));
     }
-    ulid_form(table, ulid_column).map(drop)
-}
-
-/// How 16 bytes are written to and read from the ULID column, as SQL.
-fn ulid_form(table: &Table, column: &str) -> Result<(&'static str, String)> {
-    let name = format!("changefeed_row.{}", quote::identifier(column));
-    match table.column(column)?.base_type.as_str() {
-        "bytea" => Ok(("$2::bytea", name)),
-        "uuid" => Ok((
-            "encode($2::bytea, 'hex')::uuid",
-            format!("uuid_send({name})"),
-        )),
+    match table.column(ulid_column)?.base_type.as_str() {
+        "bytea" | "uuid" => Ok(()),
         other => Err(Error::invalid(format!(
-            "column '{column}' of {} is {other}; a ULID needs 16 bytes: bytea or uuid",
+            "column '{ulid_column}' of {} is {other}; a ULID needs 16 bytes: bytea or uuid",
             table.name
         ))),
     }
 }
+
+/// One call does all of it: see `changefeed.ulid_page` in `migrations/0004_watches.sql`.
+const PAGE: &str = "select ulid, kind, new from changefeed.ulid_page($1, $2, $3, $4, $5, $6)";
 
 impl Session {
     pub(crate) async fn read_ulids(
@@ -48,87 +42,54 @@ impl Session {
         after: After,
         limit: usize,
     ) -> Result<Page> {
-        let limit = i64::try_from(Page::check_limit(limit)?).unwrap_or(i64::MAX);
+        let limit = Page::check_limit(limit)?;
         feed.shard(shard)?;
-        let Some(Source::Ulid {
-            table,
-            shard_column,
-            ulid_column,
-            ..
-        }) = &feed.source
-        else {
-            return Err(Error::invalid(format!("feed '{}' has no ULIDs", feed.name)));
-        };
-        let Some(from) = begin_ulid(feed, after)? else {
-            let next = self.newest_ulid(feed, shard).await?;
-            return Ok(Page {
-                changes: Vec::new(),
-                next: Cursor::Ulid(next),
-            });
-        };
-        let client = &**self;
-        let table = Table::find(&**client, table).await?;
-        let (parameter, bytes) = ulid_form(&table, ulid_column)?;
-        let order = quote::identifier(ulid_column);
-        let sql = format!(
-            "select {bytes}, row_to_json(changefeed_row)::text from {} changefeed_row \
-             where changefeed_row.{} = $1::integer and changefeed_row.{order} > {parameter} \
-             order by changefeed_row.{order} limit $3",
-            table.sql,
-            quote::identifier(shard_column),
-        );
-        let statement = client.prepare_cached(&sql).await.map_err(db)?;
-        let rows = client
-            .query(
-                &statement,
-                &[&i32::from(shard.0), &from.to_bytes().as_slice(), &limit],
-            )
-            .await
-            .map_err(db)?;
-        let changes: Result<Vec<Change>> = rows
-            .iter()
-            .map(|row| {
-                Ok(Change {
-                    cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0))?),
-                    change_id: None,
-                    content: read::content(row.get(1))?,
-                })
-            })
-            .collect();
-        let changes = changes?;
-        let next = changes
-            .last()
-            .map_or(Cursor::Ulid(from), |change| change.cursor);
-        Ok(Page { changes, next })
+        let from = begin_ulid(feed, after)?;
+        self.ulid_page(feed, shard, from, limit).await
     }
 
-    /// The newest ULID that is committed in a shard.
-    pub(crate) async fn newest_ulid(&self, feed: &Feed, shard: ShardId) -> Result<Ulid> {
-        let Some(Source::Ulid {
-            table,
-            shard_column,
-            ulid_column,
-            ..
-        }) = &feed.source
-        else {
-            return Ok(Ulid::MIN);
+    /// The rows behind a ULID; without one, only where the shard ends.
+    async fn ulid_page(
+        &self,
+        feed: &Feed,
+        shard: ShardId,
+        from: Option<Ulid>,
+        limit: usize,
+    ) -> Result<Page> {
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let bytes = from.map(|ulid| ulid.to_bytes().to_vec());
+        let rows = self
+            .call_page(
+                feed,
+                shard,
+                PAGE,
+                [
+                    (&feed.id.0, Type::INT2),
+                    (&i32::from(shard.0), Type::INT4),
+                    (&bytes, Type::BYTEA),
+                    (&limit, Type::INT4),
+                    (&PAGE_BYTES, Type::INT4),
+                ],
+            )
+            .await?;
+        let Some((end, changes)) = rows.split_last() else {
+            return Err(read::without_end());
         };
-        let client = &**self;
-        let table = Table::find(&**client, table).await?;
-        let (_, bytes) = ulid_form(&table, ulid_column)?;
-        let sql = format!(
-            "select {bytes} from {} changefeed_row where changefeed_row.{} = $1::integer \
-             order by changefeed_row.{} desc limit 1",
-            table.sql,
-            quote::identifier(shard_column),
-            quote::identifier(ulid_column),
-        );
-        let statement = client.prepare_cached(&sql).await.map_err(db)?;
-        let row = client
-            .query_opt(&statement, &[&i32::from(shard.0)])
-            .await
-            .map_err(db)?;
-        row.map_or(Ok(Ulid::MIN), |row| ulid_of_row(feed, row.get(0)))
+        let next = end.get::<_, Option<&[u8]>>(0);
+        Ok(Page {
+            changes: changes
+                .iter()
+                .map(|row| {
+                    Ok(Change {
+                        cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0))?),
+                        change_id: None,
+                        content: read::content(row.get(2))?,
+                    })
+                })
+                .collect::<Result<_>>()?,
+            next: Cursor::Ulid(next.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, bytes))?),
+            more: end.get::<_, &str>(1) == "more",
+        })
     }
 
     pub(crate) async fn ulid_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
@@ -142,7 +103,8 @@ impl Session {
             .map_err(db)?
             .get(0);
         for shard in &feed.shards {
-            let newest = self.newest_ulid(feed, shard.shard).await?;
+            let end = self.ulid_page(feed, shard.shard, None, 1).await?.next;
+            let Cursor::Ulid(newest) = end else { continue };
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "milliseconds of this century"

@@ -24,6 +24,9 @@ const CHANNEL: &str = "changefeed";
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(40);
 
+/// The time between two looks on a hot standby.
+const STANDBY: Duration = Duration::from_millis(500);
+
 /// A background task that is started when it is first needed and stopped with the store.
 #[derive(Default)]
 struct Task(Mutex<Option<AbortHandle>>);
@@ -112,6 +115,13 @@ where
 {
     let subscribe = async {
         client
+            .batch_execute("set search_path = pg_catalog, pg_temp")
+            .await
+            .map_err(db)?;
+        if in_recovery(&client).await? {
+            return poll(&client, hub).await;
+        }
+        client
             .batch_execute(&format!("listen {CHANNEL}"))
             .await
             .map_err(db)?;
@@ -134,6 +144,41 @@ where
         ended = subscribe => ended,
         ended = receive => ended,
     }
+}
+
+async fn in_recovery(client: &tokio_postgres::Client) -> Result<bool> {
+    let row = client
+        .query_one("select pg_catalog.pg_is_in_recovery()", &[])
+        .await
+        .map_err(db)?;
+    Ok(row.get(0))
+}
+
+/// A hot standby cannot listen: looks where the shards stand that somebody waits for, until it becomes a
+/// primary.
+async fn poll(client: &tokio_postgres::Client, hub: &WakeHub) -> Result<()> {
+    let mut seen: HashMap<(FeedId, ShardId), String> = HashMap::new();
+    while in_recovery(client).await? {
+        let watched = hub.watched();
+        let mut feeds: Vec<i16> = watched.iter().map(|(feed, _)| feed.0).collect();
+        feeds.dedup();
+        if !feeds.is_empty() {
+            let rows = client
+                .query(include_str!("sql/standby.sql"), &[&feeds])
+                .await
+                .map_err(db)?;
+            for row in rows {
+                let place = (FeedId(row.get(0)), ShardId(row.get(1)));
+                let position: String = row.get(2);
+                // One seen for the first time counts: a reader may have begun to wait before.
+                if seen.insert(place, position.clone()) != Some(position) {
+                    hub.wake(place.0, place.1);
+                }
+            }
+        }
+        tokio::time::sleep(STANDBY).await;
+    }
+    Ok(())
 }
 
 fn parse(payload: &str) -> Option<(FeedId, ShardId)> {

@@ -17,6 +17,8 @@ pub(crate) struct Encoded {
     changes: Vec<(usize, Cursor)>,
     /// Where to go on.
     next: After,
+    /// Whether there was more.
+    more: bool,
     json: OnceLock<Bytes>,
     ndjson: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
@@ -43,6 +45,7 @@ impl Encoded {
             text,
             changes,
             next,
+            more: page.more,
             json: OnceLock::new(),
             ndjson: OnceLock::new(),
             events: OnceLock::new(),
@@ -72,13 +75,17 @@ impl Encoded {
     /// The changes and where to go on, as one JSON object.
     pub(crate) fn json(&self, feed: &str, shard: i16) -> Bytes {
         let form = self.json.get_or_init(|| {
-            let mut text = String::with_capacity(self.text.len() + feed.len() + 120);
+            let mut text = String::with_capacity(self.text.len() + feed.len() + 136);
             let _ = write!(
                 text,
                 "{{\"feed\":\"{feed}\",\"shard\":{shard},\"changes\":["
             );
             text.push_str(&self.text);
-            let _ = write!(text, "],\"next\":\"{}\"}}", self.next);
+            let _ = write!(
+                text,
+                "],\"next\":\"{}\",\"more\":{}}}",
+                self.next, self.more
+            );
             Bytes::from(text)
         });
         form.clone()
@@ -87,12 +94,16 @@ impl Encoded {
     /// One change per line, and where to go on.
     pub(crate) fn ndjson(&self) -> Bytes {
         let form = self.ndjson.get_or_init(|| {
-            let mut text = String::with_capacity(self.text.len() + self.changes.len() + 40);
+            let mut text = String::with_capacity(self.text.len() + self.changes.len() + 56);
             for (_, change) in self.changes() {
                 text.push_str(change);
                 text.push('\n');
             }
-            let _ = writeln!(text, "{{\"next\":\"{}\"}}", self.next);
+            let _ = writeln!(
+                text,
+                "{{\"next\":\"{}\",\"more\":{}}}",
+                self.next, self.more
+            );
             Bytes::from(text)
         });
         form.clone()
@@ -170,6 +181,7 @@ mod tests {
         Page {
             next: changes.last().map_or(Cursor::Number(0), |c| c.cursor),
             changes,
+            more: false,
         }
     }
 
@@ -184,7 +196,8 @@ mod tests {
             encoded.json("f", 3),
             "{\"feed\":\"f\",\"shard\":3,\"changes\":[\
              {\"cursor\":\"1\",\"change_id\":\"100\",\"row\":{\"n\":12345678901234567890.10}},\
-             {\"cursor\":\"2\",\"change_id\":\"101\",\"row\":{ \"a\": \"x\\ny\"}}],\"next\":\"2\"}"
+             {\"cursor\":\"2\",\"change_id\":\"101\",\"row\":{ \"a\": \"x\\ny\"}}],\"next\":\"2\",\
+             \"more\":false}"
         );
         assert_eq!(encoded.ndjson().iter().filter(|b| **b == b'\n').count(), 3);
         let events = String::from_utf8(encoded.events().to_vec()).unwrap();

@@ -11,7 +11,8 @@
 --   commit;
 --
 -- A change_id that is left out is taken from changefeed_change_id by the insert itself.
--- Readers select from changefeed_change by feed_id, shard and change_sequence_number > cursor.
+-- Readers select from changefeed_read by feed_id, shard and change_sequence_number > cursor, with
+-- lowest_cursor <= cursor: see there.
 --
 -- Differs: SQLite has one writer at a time, so a change gets its number when it is inserted and
 -- nobody has to sweep. A transaction that rolls back takes its numbers back with it.
@@ -202,6 +203,28 @@ create view changefeed_change (feed_id, shard, change_id, change_sequence_number
   select feed_id, shard, change_id, change_sequence_number from changefeed_numbered;
 
 -- Which row a captured change is about.
+-- Changes for readers by SQL, each with the lowest cursor from which it may be read: who reads below it
+-- would jump over what was trimmed, or over what a backfill has still to put in between.
+--
+--   select r.change_sequence_number, r.change_id from changefeed_read r
+--    where r.feed_id = 37 and r.shard = 0
+--      and r.change_sequence_number > :cursor and r.lowest_cursor <= :cursor
+--    order by r.change_sequence_number limit 100;
+--
+-- A cursor outside of changefeed_bounds finds nothing: below `lowest` it has expired, above
+-- `highest` it comes from another feed or database.
+create view changefeed_read (feed_id, shard, change_sequence_number, change_id, lowest_cursor) as
+  select n.feed_id, n.shard, n.change_sequence_number, n.change_id,
+         case when d.frontier < n.change_sequence_number then max(d.start, d.trimmed)
+              else d.trimmed end
+    from changefeed_shard_def d
+    join changefeed_numbered n on n.feed_id = d.feed_id and n.shard = d.shard;
+
+create view changefeed_bounds (feed_id, shard, lowest, highest) as
+  select s.feed_id, s.shard, d.trimmed, s.last_change_sequence_number
+    from changefeed_shard s
+    join changefeed_shard_def d on d.feed_id = s.feed_id and d.shard = s.shard;
+
 create view changefeed_change_row
   (change_id, key1, key2, key3, key4, key5, key6, key7, key8) as
   select change_id, key1, key2, key3, key4, key5, key6, key7, key8

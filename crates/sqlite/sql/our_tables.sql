@@ -5,7 +5,7 @@ select type, name from sqlite_master
      'changefeed_schema', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
      'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
-     'changefeed_shard', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
+     'changefeed_shard', 'changefeed_read', 'changefeed_bounds', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
      'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_source',
      'changefeed_event_trigger', 'changefeed_event_feed',
      'changefeed_event', 'changefeed_event_attempt', 'changefeed_event_backfill',

@@ -1,7 +1,7 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Operation, Page, Result, ShardId, Source,
+    After, Change, Content, Cursor, Error, Feed, Operation, Page, PageRoom, Result, ShardId, Source,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -73,10 +73,7 @@ pub(crate) fn page(
     }
     let from = bounds.begin(feed, shard, after)?;
     if from >= bounds.last {
-        return Ok(Page {
-            changes: Vec::new(),
-            next: Cursor::Number(from),
-        });
+        return Ok(Page::empty(Cursor::Number(from)));
     }
     let sql = statement(tx, feed)?;
     let mut statement = tx.prepare_cached(&sql).explained()?;
@@ -85,6 +82,8 @@ pub(crate) fn page(
         .explained()?;
     let mut changes: Vec<Change> = Vec::with_capacity(limit.min(1000));
     let mut names: Option<Vec<String>> = None;
+    let mut room = PageRoom::default();
+    let mut more = false;
     while let Some(row) = rows.next().explained()? {
         let cursor = Cursor::Number(row.get(0).explained()?);
         // Several rows may carry the same change_id; the first stands for the change.
@@ -92,6 +91,7 @@ pub(crate) fn page(
             continue;
         }
         if changes.len() == limit {
+            more = true;
             break;
         }
         let content = if feed.source == Some(Source::Events) {
@@ -101,6 +101,10 @@ pub(crate) fn page(
             // when the table was altered.
             content(row, names.get_or_insert_with(|| column_names(row, FIXED)))?
         };
+        if !room.takes(&content) {
+            more = true;
+            break;
+        }
         changes.push(Change {
             cursor,
             change_id: Some(row.get(1).explained()?),
@@ -110,7 +114,11 @@ pub(crate) fn page(
     let next = changes
         .last()
         .map_or(Cursor::Number(from), |change| change.cursor);
-    Ok(Page { changes, next })
+    Ok(Page {
+        changes,
+        next,
+        more,
+    })
 }
 
 /// The names of a row's columns from the given one on.

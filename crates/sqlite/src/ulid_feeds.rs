@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Incident, Kind, Page, Result, ShardId, ShardState,
-    Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row,
+    After, Change, Content, Cursor, Error, Feed, Incident, Kind, Page, PageRoom, Result, ShardId,
+    ShardState, Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -87,26 +87,33 @@ impl Columns {
         limit: usize,
     ) -> Result<Page> {
         let Some(from) = begin_ulid(feed, after)? else {
-            return Ok(Page {
-                changes: Vec::new(),
-                next: Cursor::Ulid(self.newest(tx, feed, shard)?),
-            });
+            let newest = self.newest(tx, feed, shard)?;
+            return Ok(Page::empty(Cursor::Ulid(newest)));
         };
         let sql = self.fill(include_str!("../sql/ulid_page.sql"));
         let mut statement = tx.prepare_cached(&sql).explained()?;
-        let count = i64::try_from(limit).unwrap_or(i64::MAX);
+        // One more, to know whether there is one.
+        let count = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
         let mut rows = statement
             .query(params![shard.0, from.to_bytes(), count])
             .explained()?;
         let mut changes = Vec::with_capacity(limit.min(1000));
         let mut names: Option<Vec<String>> = None;
+        let mut room = PageRoom::default();
+        let mut more = false;
         while let Some(row) = rows.next().explained()? {
             let names = names.get_or_insert_with(|| read::column_names(row, FIXED));
             let bytes = row.get_ref(0).and_then(|v| Ok(v.as_blob()?)).explained()?;
+            let cursor = Cursor::Ulid(ulid_of_row(feed, bytes)?);
+            let content = Content::Row(value::to_json(row, names, FIXED)?);
+            if changes.len() == limit || !room.takes(&content) {
+                more = true;
+                break;
+            }
             changes.push(Change {
-                cursor: Cursor::Ulid(ulid_of_row(feed, bytes)?),
+                cursor,
                 change_id: None,
-                content: Content::Row(value::to_json(row, names, FIXED)?),
+                content,
             });
         }
         if changes.is_empty() {
@@ -115,7 +122,11 @@ impl Columns {
         let next = changes
             .last()
             .map_or(Cursor::Ulid(from), |change| change.cursor);
-        Ok(Page { changes, next })
+        Ok(Page {
+            changes,
+            next,
+            more,
+        })
     }
 
     /// Complains about ULIDs that were not stored as blobs, before a reader waits for them for

@@ -489,6 +489,65 @@ begin
 end;
 GO
 
+-- The next changes of a shard, in order of their numbers: for readers by SQL. @after is the number of the last
+-- change that was read, and null for the oldest that is kept. A number that was trimmed or never given is an
+-- error, never a silent jump; a reader of backfilled numbers stops where the backfill stands. Live numbers have no
+-- gaps: where the database does not version rows, a scan that waited for a sweep may have passed some, and what
+-- comes after them is left for the next call. The same rules as those of our own reader, in sql/page.sql.
+create procedure changefeed.[read]
+    @feed_id smallint, @shard smallint, @after bigint = null, @limit int = 1000
+as
+begin
+    set nocount on;
+    declare @page table (change_sequence_number bigint not null primary key, change_id bigint not null);
+    declare @from bigint = isnull(@after, 0), @upto bigint = 9223372036854775807;
+    declare @start bigint, @trimmed bigint, @last bigint, @gap bigint, @message nvarchar(400);
+    if @limit is null or @limit < 1
+        throw 55020, 'changefeed: a page needs a limit of at least 1', 1;
+    select @upto = isnull(s.start, s.last_change_sequence_number)
+    from changefeed.shard s
+    where s.feed_id = @feed_id and s.shard = @shard
+      and @from < isnull(s.start, s.last_change_sequence_number)
+      and exists (select 1 from changefeed.backfill b
+                  where b.feed_id = @feed_id and b.finished_at is null);
+    insert into @page (change_sequence_number, change_id)
+    select top (@limit) c.change_sequence_number, c.change_id
+    from changefeed.change c
+    where c.feed_id = @feed_id and c.shard = @shard
+      and c.change_sequence_number > @from and c.change_sequence_number <= @upto
+      -- Or the server may not use the index of what has a number.
+      and c.change_sequence_number is not null
+    order by c.change_sequence_number
+    option (optimize for (@from unknown, @upto unknown, @limit = 1000));
+    -- After the page, because a trim in between then shows as an expired cursor.
+    select @start = isnull(s.start, s.last_change_sequence_number), @trimmed = s.trimmed_to,
+           @last = s.last_change_sequence_number
+    from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
+    if @last is null
+        throw 55013, 'changefeed: there is no such feed or shard', 1;
+    if @after < @trimmed
+    begin
+        set @message = concat(N'changefeed: cursor ', @after, N' has expired: changes up to ', @trimmed,
+            N' were trimmed; read the current state of the data, then go on from the first or the last change');
+        throw 55021, @message, 1;
+    end;
+    if @after > @last
+    begin
+        set @message = concat(N'changefeed: cursor ', @after, N' is ahead of the shard, whose last number is ', @last,
+            N'; it comes from another feed or database, or this database was restored from a backup');
+        throw 55022, @message, 1;
+    end;
+    if @from < @start set @from = @start;
+    if @from < @trimmed set @from = @trimmed;
+    select @gap = min(p.change_sequence_number) from @page p
+    where p.change_sequence_number > @from + 1
+      and not exists (select 1 from @page b where b.change_sequence_number = p.change_sequence_number - 1);
+    select p.change_sequence_number, p.change_id from @page p
+    where @gap is null or p.change_sequence_number < @gap
+    order by p.change_sequence_number;
+end;
+GO
+
 -- Returns when the shard has numbers beyond @change_sequence_number, or when the time is over;
 -- read to find out which. To be called inside a transaction, which owns the waiting lock. While a
 -- sweep_loop runs, it wakes us. Where none does (the changefeed program may be sweeping instead),
@@ -727,6 +786,7 @@ grant select on changefeed.change to changefeed_reader;
 grant select on changefeed.change_row to changefeed_reader;
 grant select on changefeed.backfill to changefeed_reader;
 grant select, insert, update, delete on changefeed.consumer to changefeed_reader;
+grant execute on changefeed.[read] to changefeed_reader;
 grant execute on changefeed.longpoll to changefeed_reader;
 grant execute on changefeed.longpoll_guard to changefeed_reader;
 -- What the program reads rows with. Babelfish has more of these.

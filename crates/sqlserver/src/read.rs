@@ -1,8 +1,8 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, Page, PageRows, Result,
-    ShardId,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, PAGE_BYTES, Page,
+    PageRows, Result, ShardId,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -32,7 +32,7 @@ impl SqlServerStore {
             // A cursor of another kind is refused below, together with those out of bounds.
             After::Cursor(cursor) => cursor.number().unwrap_or(i64::MAX),
         };
-        let (mut page, ends) = match self.fetch(feed, shard, from, limit).await? {
+        let (mut changes, found, ends) = match self.fetch(feed, shard, from, limit).await? {
             Ok(found) => found,
             Err(_) => {
                 // The table behind the feed was altered since we looked at it: look again, once.
@@ -42,30 +42,37 @@ impl SqlServerStore {
         };
         let ends = ends.ok_or_else(|| feed.unknown_shard(shard))?;
         let start = ends.bounds.begin(feed, shard, after)?;
-        keep_contiguous(&mut page, start.max(ends.start));
-        let next = page
+        changes.truncate(limit);
+        let more = changes.len() < found;
+        let whole = keep_contiguous(&mut changes, start.max(ends.start));
+        let next = changes
             .last()
             .map_or(Cursor::Number(start), |change| change.cursor);
         Ok(Page {
-            changes: page,
+            changes,
             next,
+            // What comes after a gap is not to be had yet.
+            more: more && whole,
         })
     }
 
-    /// Reads a page and then the ends of the shard, in one round trip. The inner result is an
-    /// error if the table behind the feed is not as we knew it.
+    /// Reads a page, how many changes it would have if it were not cut by its bytes, and then the ends
+    /// of the shard, in one round trip. The inner result is an error if the table behind the feed is not as we knew it.
     async fn fetch(
         &self,
         feed: &Feed,
         shard: ShardId,
         from: i64,
         limit: usize,
-    ) -> Result<Result<(Vec<Change>, Option<Ends>), tiberius::error::Error>> {
+    ) -> Result<Result<(Vec<Change>, usize, Option<Ends>), tiberius::error::Error>> {
         let mut connection = self.connection().await?;
         let join = self.join(&mut connection, feed).await?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let answer = connection
-            .results(&join.sql, &[&feed.id.0, &shard.0, &from, &limit])
+            .results(
+                &join.sql,
+                &[&feed.id.0, &shard.0, &from, &limit, &PAGE_BYTES],
+            )
             .await;
         let mut results = match answer {
             Ok(results) => results,
@@ -82,19 +89,26 @@ impl SqlServerStore {
                 start: row.get(2)?,
             })
         });
+        let found = results
+            .iter()
+            .flatten()
+            .next()
+            .and_then(|row| row.get::<i32, _>(2))
+            .and_then(|found| usize::try_from(found).ok())
+            .unwrap_or_default();
         let changes: Result<Vec<Change>> = results
             .iter()
             .flatten()
             .map(|row| change(row, join.rows))
             .collect();
-        Ok(Ok((changes?, ends)))
+        Ok(Ok((changes?, found, ends)))
     }
 }
 
 /// Live numbers have no gaps. Where the database does not version rows, a scan that waited for a
 /// lock of the sweep may have passed rows that got their numbers meanwhile: what comes after such
-/// a gap is left for the next look.
-fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) {
+/// a gap is left for the next look. Returns whether there was none.
+fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) -> bool {
     let mut expected = before_live + 1;
     let whole = page
         .iter()
@@ -107,13 +121,15 @@ fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) {
             _ => false,
         })
         .unwrap_or(page.len());
+    let all = whole == page.len();
     page.truncate(whole);
+    all
 }
 
 fn change(row: &Row, rows: PageRows) -> Result<Change> {
     let content = match rows {
         PageRows::None => Content::Unknown,
-        PageRows::Current => content(row.get(2))?,
+        PageRows::Current => content(row.get(3))?,
         PageRows::Events => event(row)?,
     };
     Ok(Change {
@@ -125,13 +141,13 @@ fn change(row: &Row, rows: PageRows) -> Result<Change> {
 
 /// An event, or none if it was cleaned up.
 fn event(row: &Row) -> Result<Content> {
-    let Some(op) = row.get::<&str, _>(2) else {
+    let Some(op) = row.get::<&str, _>(3) else {
         return Ok(Content::Gone);
     };
     Ok(Content::Event {
         op: Operation::from_letter(op)?,
-        old: row.get::<&str, _>(3).map(raw).transpose()?,
-        new: row.get::<&str, _>(4).map(raw).transpose()?,
+        old: row.get::<&str, _>(4).map(raw).transpose()?,
+        new: row.get::<&str, _>(5).map(raw).transpose()?,
     })
 }
 

@@ -307,13 +307,13 @@ async fn build(connection: &mut Connection, feed: &Feed) -> Result<PageJoin> {
     if feed.source == Some(Source::Events) {
         let (row, join) = event_feeds::page();
         return Ok(PageJoin {
-            sql: page(&row, join),
+            sql: page(&row, &["op", "old", "new"], join),
             rows: PageRows::Events,
         });
     }
     let Some(source) = StoredSource::load(connection, feed.id).await? else {
         return Ok(PageJoin {
-            sql: page("", ""),
+            sql: page("", &[], ""),
             rows: PageRows::None,
         });
     };
@@ -332,13 +332,14 @@ async fn build(connection: &mut Connection, feed: &Feed) -> Result<PageJoin> {
 /// a whole table would wait for its writers.
 pub(crate) fn captured(table: &Table) -> String {
     let row = format!(
-        ", (select top (1) {} from {} t with (forceseek) where {})",
+        ", (select top (1) {} from {} t with (forceseek) where {}) as [new]",
         table.row_json("t"),
         table.sql,
         table.key_equals("t", "r.[key]")
     );
     page(
         &row,
+        &["new"],
         "left join changefeed.change_row r with (forceseek) on r.change_id = p.change_id",
     )
 }
@@ -346,17 +347,36 @@ pub(crate) fn captured(table: &Table) -> String {
 /// The rows of a table that holds the ids of its changes itself.
 pub(crate) fn joined(table: &Table, column: &str) -> String {
     let row = format!(
-        ", (select top (1) {} from {} t where t.{} = p.change_id)",
+        ", (select top (1) {} from {} t where t.{} = p.change_id) as [new]",
         table.row_json("t"),
         table.sql,
         quote::identifier(column)
     );
-    page(&row, "")
+    page(&row, &["new"], "")
 }
 
-fn page(row: &str, join: &str) -> String {
+/// A page that has these columns beside its numbers.
+fn page(row: &str, names: &[&str], join: &str) -> String {
+    let named: Vec<String> = names
+        .iter()
+        .map(|name| format!(", q.{}", quote::identifier(name)))
+        .collect();
+    let bytes: Vec<String> = ["old", "new"]
+        .iter()
+        .filter(|name| names.contains(name))
+        .map(|name| format!("isnull(datalength(f.{}), 0) / 2", quote::identifier(name)))
+        .collect();
+    let bytes = match bytes.is_empty() {
+        true => "0".to_owned(),
+        false => bytes.join(" + "),
+    };
     changefeed_core::fill(
         include_str!("sql/page.sql"),
-        &[("row", row), ("join", join)],
+        &[
+            ("row", row),
+            ("names", &named.concat()),
+            ("bytes", &bytes),
+            ("join", join),
+        ],
     )
 }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Change, Cursor, Error, Feed, Incident, Page, Result, ShardId, ShardState, Source,
-    SweepGroup, TableName, Ulid, UlidStore, Uuid, begin_ulid, fill, ulid_of_row,
+    After, Change, Cursor, Error, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
+    Source, SweepGroup, TableName, Ulid, UlidStore, Uuid, begin_ulid, fill, ulid_of_row,
 };
 
 use crate::source::Table;
@@ -76,15 +76,13 @@ impl SqlServerStore {
         after: After,
         limit: usize,
     ) -> Result<Page> {
-        let limit = i32::try_from(Page::check_limit(limit)?).unwrap_or(i32::MAX);
+        let limit = Page::check_limit(limit)?;
+        let count = i32::try_from(limit).unwrap_or(i32::MAX);
         feed.shard(shard)?;
         let place = Place::of(feed)?;
         let Some(from) = begin_ulid(feed, after)? else {
             let next = self.newest_ulid(feed, shard).await?;
-            return Ok(Page {
-                changes: Vec::new(),
-                next: Cursor::Ulid(next),
-            });
+            return Ok(Page::empty(Cursor::Ulid(next)));
         };
         let mut connection = self.connection().await?;
         let table = Table::find(&mut connection, place.table).await?;
@@ -96,12 +94,15 @@ impl SqlServerStore {
                     &place.ulids,
                     &i32::from(shard.0),
                     &from.to_bytes().as_slice(),
-                    &limit,
+                    &count,
+                    &PAGE_BYTES,
                 ],
             )
             .await?;
+        let found = rows.first().and_then(|row| row.get::<i32, _>(2));
         let changes: Result<Vec<Change>> = rows
             .iter()
+            .take(limit)
             .map(|row| {
                 Ok(Change {
                     cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0).unwrap_or_default())?),
@@ -114,7 +115,14 @@ impl SqlServerStore {
         let next = changes
             .last()
             .map_or(Cursor::Ulid(from), |change| change.cursor);
-        Ok(Page { changes, next })
+        let more = found
+            .and_then(|found| usize::try_from(found).ok())
+            .is_some_and(|found| changes.len() < found);
+        Ok(Page {
+            changes,
+            next,
+            more,
+        })
     }
 
     /// The newest ULID that is committed in a shard.

@@ -344,7 +344,8 @@ pub async fn read_all(store: &dyn Store, feed: &Feed, shard: i16, page: usize) -
     let mut after = After::First;
     let mut all = Vec::new();
     loop {
-        let Page { changes, next } = store.read(feed, ShardId(shard), after, page).await.unwrap();
+        let Page { changes, next, .. } =
+            store.read(feed, ShardId(shard), after, page).await.unwrap();
         if changes.is_empty() {
             return all;
         }

@@ -7,7 +7,7 @@ picked as materialized (
     from (
         select {key} as key, {shard} as shard, row_number() over (order by {order}) as ord
         from state cross join lateral (
-            select * from {table} t {resume} order by {order} limit $2
+            select * from {table} t where changefeed.same_row(t.*, $3) {resume} order by {order} limit $2
         ) t
         order by 3
     ) p

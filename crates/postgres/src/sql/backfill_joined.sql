@@ -8,7 +8,7 @@ seen as materialized (
            pg_catalog.jsonb_build_array({order}::text) as key,
            row_number() over (order by {order}) as ord
     from state cross join lateral (
-        select * from {table} t where {order} is not null {resume}
+        select * from {table} t where changefeed.same_row(t.*, $3) and {order} is not null {resume}
         order by {order} limit $2
     ) t
 ),

@@ -343,6 +343,8 @@ pub(crate) struct PageOut {
     pub(crate) changes: Vec<ChangeOut>,
     /// Where to go on: the `after` of the next page.
     pub(crate) next: String,
+    /// Whether there was more when this was read: the page was full, by number or by size.
+    pub(crate) more: bool,
 }
 
 /// One change.

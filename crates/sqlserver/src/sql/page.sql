@@ -2,7 +2,9 @@
 -- an expired cursor and never as a silent jump.
 -- While a backfill is under way, a reader of backfilled numbers stops at its frontier instead of
 -- jumping over what is still to come.
-declare @feed_id smallint = @P1, @shard smallint = @P2, @after bigint = @P3, @limit int = @P4;
+-- At least one change, and then as many as fit into a number of bytes; `found` says how many there were before
+-- that cut, which are up to one more than was asked for.
+declare @feed_id smallint = @P1, @shard smallint = @P2, @after bigint = @P3, @limit int = @P4, @bytes int = @P5;
 declare @upto bigint = 9223372036854775807;
 select @upto = isnull(s.start, s.last_change_sequence_number)
 from changefeed.shard s
@@ -10,8 +12,14 @@ where s.feed_id = @feed_id and s.shard = @shard
   and @after < isnull(s.start, s.last_change_sequence_number)
   and exists (select 1 from changefeed.backfill b
               where b.feed_id = @feed_id and b.finished_at is null);
+select q.change_sequence_number, q.change_id, q.found{names}
+from (
+select f.*, count(*) over () as found,
+       row_number() over (order by f.change_sequence_number) as place,
+       sum(convert(bigint, {bytes})) over (order by f.change_sequence_number rows unbounded preceding) as bytes
+from (
 select p.change_sequence_number, p.change_id{row}
-from (select top (@limit) c.change_sequence_number, c.change_id
+from (select top (@limit + 1) c.change_sequence_number, c.change_id
       from changefeed.change c
       where c.feed_id = @feed_id and c.shard = @shard
         and c.change_sequence_number > @after and c.change_sequence_number <= @upto
@@ -19,7 +27,10 @@ from (select top (@limit) c.change_sequence_number, c.change_id
         and c.change_sequence_number is not null
       order by c.change_sequence_number) p
 {join}
-order by p.change_sequence_number
+) f
+) q
+where q.place = 1 or q.bytes <= @bytes
+order by q.change_sequence_number
 option (optimize for (@after unknown, @limit = 1000));
 select max(s.last_change_sequence_number), max(s.trimmed_to),
        max(isnull(s.start, s.last_change_sequence_number))

@@ -135,7 +135,7 @@ pub async fn a_page_read_twice_and_an_empty_page_keep_their_promises(backend: Ar
         assert_eq!((a.cursor, &a.content), (b.cursor, &b.content));
         assert_ne!(a.content, Content::Gone);
     }
-    let Page { changes, next } = store
+    let Page { changes, next, .. } = store
         .read(&feed, ShardId(0), again.next.into(), 10)
         .await
         .unwrap();
