@@ -657,6 +657,7 @@ begin
     kind := case when more then 'more' else 'end' end;
     new := null;
     return next;
+end $$;
 
 -- The clock ------------------------------------------------------------------------------------------
 
