@@ -7,7 +7,7 @@ use std::time::Duration;
 use changefeed_core::{
     After, Backfill, Change, Condition, Consumer, ConsumerName, Cursor, Error, Feed, Incident,
     LeaseHolder, Migration, NewFeed, Page, Result, SchemaState, ShardId, ShardState, Store,
-    SweepGroup, SweepReport, TableName, Trimmed,
+    SweepGroup, SweepReport, TableName, Trimmed, seek_consumer,
 };
 use changefeed_engine::{Follow, Sweeper, follow, long_poll};
 use futures_util::Stream;
@@ -228,7 +228,9 @@ impl FeedHandle {
         self.store.consumer_cursor(name, &self.feed, shard).await
     }
 
-    /// Stores where a consumer stands. For exactly-once effects use
+    /// Moves a consumer from the cursor that it believes to be stored (`None` the first time) to
+    /// another; fails with [`Kind::Moved`](crate::Kind::Moved) when another is stored. Safe to
+    /// repeat when the outcome is unknown. For exactly-once effects use
     /// [`postgres::advance_consumer`](crate::postgres::advance_consumer) or
     /// [`sqlite::advance_consumer`](crate::sqlite::advance_consumer) in the transaction of the
     /// effects.
@@ -236,11 +238,17 @@ impl FeedHandle {
         &self,
         name: &ConsumerName,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()> {
         self.store
-            .store_cursor(name, &self.feed, shard, cursor)
+            .store_cursor(name, &self.feed, shard, from, to)
             .await
+    }
+
+    /// Moves a consumer deliberately, wherever it stands.
+    pub async fn seek(&self, name: &ConsumerName, shard: ShardId, to: Cursor) -> Result<()> {
+        seek_consumer(&*self.store, name, &self.feed, shard, to).await
     }
 
     /// Forgets a consumer.

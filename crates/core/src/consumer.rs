@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::name::check_name;
-use crate::{Cursor, Error, FeedName, Kind, Result, ShardId};
+use crate::{ConsumerStore, Cursor, Error, Feed, FeedName, Kind, Result, ShardId};
 
 /// A consumer's name: `[a-zA-Z0-9_-]+`, at most 100 characters.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -24,11 +24,15 @@ impl ConsumerName {
         ConsumerName(name)
     }
 
-    /// What whoever wants to move this consumer is told when its cursor is not where it was.
+    /// The error for a caller who wants to move this consumer when the stored cursor is not the
+    /// one that it starts from.
     pub fn moved(&self, shard: ShardId) -> Error {
         Error::new(
-            Kind::Busy,
-            format!("consumer '{self}' of shard {shard} was moved by somebody else"),
+            Kind::Moved,
+            format!(
+                "the cursor of consumer '{self}' on shard {shard} is not where it was: \
+                 somebody else moved it, or dropped the consumer"
+            ),
         )
         .advise("roll back, and go on from the cursor that is stored now")
     }
@@ -69,4 +73,20 @@ pub struct Consumer {
     pub expired: bool,
     /// Milliseconds since the cursor was last stored.
     pub idle_ms: i64,
+}
+
+/// Moves a consumer deliberately, wherever it stands: for a person who wants it to go on elsewhere.
+/// A consumer itself says where it came from, with [`ConsumerStore::store_cursor`].
+///
+/// This looks where it stands and moves it from there, so that a call which the database executes
+/// late, after somebody else has moved the consumer, changes nothing.
+pub async fn seek_consumer<S: ConsumerStore + ?Sized>(
+    store: &S,
+    name: &ConsumerName,
+    feed: &Feed,
+    shard: ShardId,
+    to: Cursor,
+) -> Result<()> {
+    let from = store.consumer_cursor(name, feed, shard).await?;
+    store.store_cursor(name, feed, shard, from, to).await
 }

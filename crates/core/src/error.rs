@@ -34,6 +34,9 @@ pub enum Kind {
     Unavailable,
     /// Somebody else holds what is needed; trying again later helps.
     Busy,
+    /// What is stored is not what the caller believes, so nothing was changed. Doing the same
+    /// again cannot help: look first.
+    Moved,
     /// This database cannot do that.
     Unsupported,
     /// The database answered something that we did not expect.

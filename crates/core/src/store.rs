@@ -158,15 +158,21 @@ pub trait ConsumerStore: Send + Sync {
         shard: ShardId,
     ) -> Result<Option<Cursor>>;
 
-    /// Stores where a consumer stands, in a transaction of its own. A consumer that wants
-    /// exactly-once effects stores it in the transaction of its effects instead; each store
-    /// crate has a function for that.
+    /// Moves a consumer from the cursor that the caller believes to be stored (`None` where there
+    /// is none yet) to another, in a transaction of its own. Fails with
+    /// [`Kind::Moved`](crate::Kind::Moved) when another cursor is stored, so that a call which the
+    /// database executes late cannot undo what was stored since. Repeating a call whose outcome is
+    /// unknown is safe: it succeeds when the consumer stands at `to` already.
+    ///
+    /// A consumer that wants exactly-once effects moves in the transaction of its effects instead;
+    /// each store crate has a function `advance_consumer` for that.
     async fn store_cursor(
         &self,
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()>;
 
     /// Forgets a consumer on every shard of a feed. Returns how many cursors there were.

@@ -11,7 +11,8 @@ use crate::session::Session;
 /// effects of what was read commit together or not at all: exactly-once effects.
 ///
 /// `from` is the cursor the consumer started from, `None` the first time. If somebody else has
-/// moved it meanwhile this fails with [`Kind::Busy`](changefeed_core::Kind::Busy), and the transaction must be rolled back.
+/// moved it meanwhile, to wherever, this fails with [`Kind::Moved`](changefeed_core::Kind::Moved),
+/// and the transaction must be rolled back: the same effects may have been committed already.
 pub async fn advance_consumer(
     transaction: &impl GenericClient,
     name: &ConsumerName,
@@ -20,31 +21,62 @@ pub async fn advance_consumer(
     from: Option<Cursor>,
     to: Cursor,
 ) -> Result<()> {
-    let (name_text, to_text) = (name.as_str(), to.to_string());
+    match move_from(transaction, name, feed, shard, from, to).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(name.moved(shard)),
+        Err(error) => Err(db(error)),
+    }
+}
+
+/// Moves a consumer if it stands where it is believed to stand. Returns whether it did.
+async fn move_from(
+    client: &impl GenericClient,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+    from: Option<Cursor>,
+    to: Cursor,
+) -> std::result::Result<bool, tokio_postgres::Error> {
+    let (name, to) = (name.as_str(), to.to_string());
     let moved = match from {
         Some(from) => {
-            transaction
+            client
                 .execute(
                     "update changefeed.consumer set cursor = $4 \
                      where name = $1 and feed_id = $2 and shard = $3 and cursor = $5",
-                    &[&name_text, &feed.0, &shard.0, &to_text, &from.to_string()],
+                    &[&name, &feed.0, &shard.0, &to, &from.to_string()],
                 )
-                .await
+                .await?
         }
         None => {
-            transaction
+            client
                 .execute(
                     "insert into changefeed.consumer (name, feed_id, shard, cursor) \
                      values ($1, $2, $3, $4) on conflict do nothing",
-                    &[&name_text, &feed.0, &shard.0, &to_text],
+                    &[&name, &feed.0, &shard.0, &to],
                 )
-                .await
+                .await?
         }
     };
-    if moved.map_err(db)? == 1 {
-        return Ok(());
-    }
-    Err(name.moved(shard))
+    Ok(moved == 1)
+}
+
+/// The cursor that is stored.
+async fn stored(
+    client: &impl GenericClient,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+) -> Result<Option<Cursor>> {
+    let row = client
+        .query_opt(
+            "select cursor from changefeed.consumer \
+             where name = $1 and feed_id = $2 and shard = $3",
+            &[&name.as_str(), &feed.0, &shard.0],
+        )
+        .await
+        .map_err(db)?;
+    row.map(|row| row.get::<_, String>(0).parse()).transpose()
 }
 
 impl Session {
@@ -76,16 +108,7 @@ impl Session {
         feed: &Feed,
         shard: ShardId,
     ) -> Result<Option<Cursor>> {
-        let client = &**self;
-        let row = client
-            .query_opt(
-                "select cursor from changefeed.consumer \
-                 where name = $1 and feed_id = $2 and shard = $3",
-                &[&name.as_str(), &feed.id.0, &shard.0],
-            )
-            .await
-            .map_err(db)?;
-        row.map(|row| row.get::<_, String>(0).parse()).transpose()
+        stored(&***self, name, feed.id, shard).await
     }
 
     pub(crate) async fn store_cursor(
@@ -93,25 +116,21 @@ impl Session {
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()> {
         feed.shard(shard)?;
-        let client = &**self;
-        client
-            .execute(
-                "insert into changefeed.consumer (name, feed_id, shard, cursor) \
-                 values ($1, $2, $3, $4) \
-                 on conflict (name, feed_id, shard) do update set cursor = excluded.cursor",
-                &[&name.as_str(), &feed.id.0, &shard.0, &cursor.to_string()],
-            )
-            .await
-            .map_err(|e| {
-                if e.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) {
-                    return feed.unknown_shard(shard);
-                }
-                db(e)
-            })?;
-        Ok(())
+        let client = &***self;
+        match move_from(client, name, feed.id, shard, from, to).await {
+            Ok(true) => Ok(()),
+            // It may have been this very call, whose answer was lost.
+            Ok(false) if stored(client, name, feed.id, shard).await? == Some(to) => Ok(()),
+            Ok(false) => Err(name.moved(shard)),
+            Err(error) if error.code() == Some(&SqlState::FOREIGN_KEY_VIOLATION) => {
+                Err(feed.unknown_shard(shard))
+            }
+            Err(error) => Err(db(error)),
+        }
     }
 
     pub(crate) async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {

@@ -171,10 +171,11 @@ impl ConsumerStore for PostgresStore {
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()> {
         self.call(Limit::BRIEF, async |s| {
-            s.store_cursor(name, feed, shard, cursor).await
+            s.store_cursor(name, feed, shard, from, to).await
         })
         .await
     }

@@ -123,7 +123,7 @@ passing! { LeaseStore {
 passing! { ConsumerStore {
     consumers() -> Vec<Consumer>;
     consumer_cursor(name: &ConsumerName, feed: &Feed, shard: ShardId) -> Option<Cursor>;
-    store_cursor(name: &ConsumerName, feed: &Feed, shard: ShardId, cursor: Cursor) -> ();
+    store_cursor(name: &ConsumerName, feed: &Feed, shard: ShardId, from: Option<Cursor>, to: Cursor) -> ();
     drop_consumer(name: &ConsumerName, feed: &Feed) -> u64;
 } }
 

@@ -106,6 +106,7 @@ impl From<&Error> for Problem {
             }
             Kind::Unavailable => (S::SERVICE_UNAVAILABLE, "unavailable", Some(1)),
             Kind::Busy => (S::SERVICE_UNAVAILABLE, "busy", Some(1)),
+            Kind::Moved => (S::CONFLICT, "moved", None),
             Kind::Unsupported => (S::UNPROCESSABLE_ENTITY, "unsupported", None),
             Kind::Permission => (S::INTERNAL_SERVER_ERROR, "permission", None),
             _ => (S::INTERNAL_SERVER_ERROR, "database", None),

@@ -13,7 +13,8 @@ use crate::error::Explain;
 /// effects of what was read commit together or not at all: exactly-once effects.
 ///
 /// `from` is the cursor the consumer started from, `None` the first time. If somebody else has
-/// moved it meanwhile this fails with [`Kind::Busy`](changefeed_core::Kind::Busy), and the transaction must be rolled back.
+/// moved it meanwhile, to wherever, this fails with [`Kind::Moved`](changefeed_core::Kind::Moved),
+/// and the transaction must be rolled back: the same effects may have been committed already.
 ///
 /// ```
 /// use changefeed_core::{After, FeedStore, NewFeed, SchemaStore, ShardId};
@@ -73,6 +74,26 @@ pub fn advance_consumer(
     Err(name.moved(shard))
 }
 
+/// The cursor that is stored.
+fn stored(
+    connection: &Connection,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+) -> Result<Option<Cursor>> {
+    let cursor: Option<String> = connection
+        .prepare_cached(
+            "select cursor from changefeed_consumer \
+             where name = ?1 and feed_id = ?2 and shard = ?3",
+        )
+        .and_then(|mut s| {
+            s.query_row(params![name.as_str(), feed.0, shard.0], |row| row.get(0))
+                .optional()
+        })
+        .explained()?;
+    cursor.map(|cursor| cursor.parse()).transpose()
+}
+
 #[async_trait]
 impl ConsumerStore for SqliteStore {
     async fn consumers(&self) -> Result<Vec<Consumer>> {
@@ -116,20 +137,7 @@ impl ConsumerStore for SqliteStore {
         shard: ShardId,
     ) -> Result<Option<Cursor>> {
         let (name, feed) = (name.clone(), feed.id);
-        self.reading(move |tx| {
-            let cursor: Option<String> = tx
-                .prepare_cached(
-                    "select cursor from changefeed_consumer \
-                     where name = ?1 and feed_id = ?2 and shard = ?3",
-                )
-                .and_then(|mut s| {
-                    s.query_row(params![name.as_str(), feed.0, shard.0], |row| row.get(0))
-                        .optional()
-                })
-                .explained()?;
-            cursor.map(|cursor| cursor.parse()).transpose()
-        })
-        .await
+        self.reading(move |tx| stored(tx, &name, feed, shard)).await
     }
 
     async fn store_cursor(
@@ -137,25 +145,26 @@ impl ConsumerStore for SqliteStore {
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()> {
         let (name, feed) = (name.clone(), feed.clone());
         self.writing(move |tx| {
-            let stored = tx
-                .prepare_cached(include_str!("../sql/consumer_store.sql"))
-                .and_then(|mut s| {
-                    s.execute(params![
-                        name.as_str(),
-                        feed.id.0,
-                        shard.0,
-                        cursor.to_string()
-                    ])
-                })
+            let known: bool = tx
+                .prepare_cached(
+                    "select exists (select 1 from changefeed_shard_def \
+                     where feed_id = ?1 and shard = ?2)",
+                )
+                .and_then(|mut s| s.query_row(params![feed.id.0, shard.0], |row| row.get(0)))
                 .explained()?;
-            if stored == 0 {
+            if !known {
                 return Err(feed.unknown_shard(shard));
             }
-            Ok(())
+            // It may have been this very call, whose answer was lost.
+            if stored(tx, &name, feed.id, shard)? == Some(to) && from != Some(to) {
+                return Ok(());
+            }
+            advance_consumer(tx, &name, feed.id, shard, from, to)
         })
         .await
     }

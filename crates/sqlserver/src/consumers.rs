@@ -13,7 +13,8 @@ use crate::error::{db, is_constraint, is_duplicate};
 /// effects of what was read commit together or not at all: exactly-once effects.
 ///
 /// `from` is the cursor the consumer started from, `None` the first time. If somebody else has
-/// moved it meanwhile this fails with [`Kind::Busy`](changefeed_core::Kind::Busy), and the transaction must be rolled back.
+/// moved it meanwhile, to wherever, this fails with [`Kind::Moved`](changefeed_core::Kind::Moved),
+/// and the transaction must be rolled back: the same effects may have been committed already.
 pub async fn advance_consumer(
     transaction: &mut Connection,
     name: &ConsumerName,
@@ -22,36 +23,67 @@ pub async fn advance_consumer(
     from: Option<Cursor>,
     to: Cursor,
 ) -> Result<()> {
-    let (name_text, to_text) = (name.as_str(), to.to_string());
+    match move_from(transaction, name, feed, shard, from, to).await {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(name.moved(shard)),
+        Err(error) => Err(db(error)),
+    }
+}
+
+/// Moves a consumer if it stands where it is believed to stand. Returns whether it did.
+async fn move_from(
+    connection: &mut Connection,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+    from: Option<Cursor>,
+    to: Cursor,
+) -> std::result::Result<bool, tiberius::error::Error> {
+    let (name, to) = (name.as_str(), to.to_string());
     let moved = match from {
         Some(from) => {
-            transaction
+            connection
                 .tried_execute(
                     "update changefeed.consumer \
                      set [cursor] = @P4, updated_at = sysutcdatetime() \
                      where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3 and [cursor] = @P5",
-                    &[&name_text, &feed.0, &shard.0, &to_text, &from.to_string()],
+                    &[&name, &feed.0, &shard.0, &to, &from.to_string()],
                 )
-                .await
+                .await?
         }
         None => {
-            let inserted = transaction
+            let inserted = connection
                 .tried_execute(
                     "insert into changefeed.consumer (name, feed_id, shard, [cursor]) \
                      values (@P1, @P2, @P3, @P4)",
-                    &[&name_text, &feed.0, &shard.0, &to_text],
+                    &[&name, &feed.0, &shard.0, &to],
                 )
                 .await;
             match inserted {
-                Err(error) if is_duplicate(&error) => Ok(0),
-                other => other,
+                Err(error) if is_duplicate(&error) => 0,
+                other => other?,
             }
         }
     };
-    if moved.map_err(db)? == 1 {
-        return Ok(());
-    }
-    Err(name.moved(shard))
+    Ok(moved == 1)
+}
+
+/// The cursor that is stored.
+async fn stored(
+    connection: &mut Connection,
+    name: &ConsumerName,
+    feed: FeedId,
+    shard: ShardId,
+) -> Result<Option<Cursor>> {
+    let rows = connection
+        .query(
+            "select [cursor] from changefeed.consumer \
+             where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3",
+            &[&name.as_str(), &feed.0, &shard.0],
+        )
+        .await?;
+    let stored = rows.first().and_then(|row| row.get::<&str, _>(0));
+    stored.map(str::parse).transpose()
 }
 
 #[async_trait]
@@ -94,15 +126,7 @@ impl ConsumerStore for SqlServerStore {
         shard: ShardId,
     ) -> Result<Option<Cursor>> {
         let mut connection = self.connection().await?;
-        let rows = connection
-            .query(
-                "select [cursor] from changefeed.consumer \
-                 where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3",
-                &[&name.as_str(), &feed.id.0, &shard.0],
-            )
-            .await?;
-        let stored = rows.first().and_then(|row| row.get::<&str, _>(0));
-        stored.map(str::parse).transpose()
+        stored(&mut connection, name, feed.id, shard).await
     }
 
     async fn store_cursor(
@@ -110,32 +134,16 @@ impl ConsumerStore for SqlServerStore {
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
-        cursor: Cursor,
+        from: Option<Cursor>,
+        to: Cursor,
     ) -> Result<()> {
         feed.shard(shard)?;
         let mut connection = self.connection().await?;
-        let (name, cursor) = (name.as_str(), cursor.to_string());
-        let parameters: [crate::connection::Parameter<'_>; 4] =
-            [&name, &feed.id.0, &shard.0, &cursor];
-        let update = "update changefeed.consumer \
-             set [cursor] = @P4, updated_at = sysutcdatetime() \
-             where name = convert(varchar(100), @P1) and feed_id = @P2 and shard = @P3";
-        if connection.execute(update, &parameters).await? == 1 {
-            return Ok(());
-        }
-        let inserted = connection
-            .tried_execute(
-                "insert into changefeed.consumer (name, feed_id, shard, [cursor]) \
-                 values (@P1, @P2, @P3, @P4)",
-                &parameters,
-            )
-            .await;
-        match inserted {
-            Ok(_) => Ok(()),
-            // Another instance was faster.
-            Err(error) if is_duplicate(&error) => {
-                connection.execute(update, &parameters).await.map(drop)
-            }
+        match move_from(&mut connection, name, feed.id, shard, from, to).await {
+            Ok(true) => Ok(()),
+            // It may have been this very call, whose answer was lost.
+            Ok(false) if stored(&mut connection, name, feed.id, shard).await? == Some(to) => Ok(()),
+            Ok(false) => Err(name.moved(shard)),
             Err(error) if is_constraint(&error) => Err(feed.unknown_shard(shard)),
             Err(error) => Err(db(error)),
         }

@@ -18,6 +18,7 @@ pub mod event_transactions;
 pub mod feeds;
 pub mod instances;
 pub mod leases;
+pub mod outcomes;
 pub mod promises;
 pub mod reading;
 pub mod schema;
@@ -101,6 +102,9 @@ macro_rules! conformance {
                 promise_11_a_connection_cut_in_mid_transaction_publishes_nothing
                 promise_11_work_cut_off_at_any_moment_is_done_by_the_next
                 promises_1_to_5_hold_in_a_random_history
+            }
+            outcomes {
+                a_cursor_that_is_stored_late_moves_nothing_back
             }
             instances {
                 promise_12_two_instances_do_the_work_of_one

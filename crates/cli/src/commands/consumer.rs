@@ -28,7 +28,7 @@ pub(crate) async fn run(database: &str, args: Consumer, out: &mut Out) -> Result
             let feed = db.feed(feed.as_str()).await?;
             // Refuses a cursor that no reader of this feed could have.
             feed.read(shard, After::Cursor(cursor), 1).await?;
-            feed.store_cursor(&name, shard, cursor).await?;
+            feed.seek(&name, shard, cursor).await?;
             out.say(format!(
                 "consumer {name} of {}/{shard} stands at {cursor}",
                 feed.name()

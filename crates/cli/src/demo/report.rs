@@ -14,14 +14,12 @@ pub(super) async fn run(feed: &FeedHandle, stop: &CancellationToken) -> Result<(
     let name: ConsumerName = "report".parse()?;
     loop {
         for shard in feed.definition().shards.iter().map(|s| s.shard) {
-            let mut after = feed
-                .consumer_cursor(&name, shard)
-                .await?
-                .map_or(After::First, After::Cursor);
+            let mut stored = feed.consumer_cursor(&name, shard).await?;
             loop {
+                let after = stored.map_or(After::First, After::Cursor);
                 let page = feed.read(shard, after, PAGE).await?;
-                feed.store_cursor(&name, shard, page.next).await?;
-                after = After::Cursor(page.next);
+                feed.store_cursor(&name, shard, stored, page.next).await?;
+                stored = Some(page.next);
                 if page.changes.is_empty() {
                     break;
                 }

@@ -71,6 +71,23 @@ pub(crate) async fn the_life_of_a_feed(backend: Arc<dyn Backend>) {
     put("99").send(serving.at).await;
     assert_eq!(put(&next).send(serving.at).await.status, 204);
     put("9999999999999999").send(serving.at).await.problem(409);
+    // Repeated because its answer was lost: it is stored already. Late: nothing is moved back.
+    assert_eq!(put(&next).send(serving.at).await.status, 204);
+    let first = "2000000000000000";
+    let late = put(first).send(serving.at).await;
+    assert_eq!(late.json(409)["kind"], "moved");
+    for (body, status) in [
+        (json!({"cursor": first, "from": first}), 409),
+        (json!({"cursor": first, "from": next, "seek": true}), 400),
+        (json!({"cursor": first, "from": next}), 204),
+        (json!({"cursor": next, "seek": true}), 204),
+    ] {
+        let answer = request("PUT", place)
+            .json(body.clone())
+            .send(serving.at)
+            .await;
+        assert_eq!(answer.status, status, "{body}");
+    }
     let consumers = serving.get("/api/consumers").await.json(200);
     assert_eq!(consumers["consumers"][0]["cursor"], next.as_str());
     assert_eq!(consumers["consumers"][0]["lag_changes"], 0);

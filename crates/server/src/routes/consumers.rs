@@ -10,7 +10,7 @@ use changefeed::{After, ConsumerName, Cursor, Error, ShardId};
 use crate::access::{Operator, Reader};
 use crate::app::App;
 use crate::extract::{Body, Segments};
-use crate::problem::{Answer, Problems};
+use crate::problem::{Answer, Problem, Problems};
 use crate::wire::feeds::{ConsumerList, CursorIn};
 
 /// All consumers and how far behind they are.
@@ -23,7 +23,8 @@ pub(crate) async fn list(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<
     }))
 }
 
-/// Store where a consumer stands.
+/// Store where a consumer stands: from the cursor that it stored before to the next one, or wherever
+/// it stands with `seek`. Safe to repeat.
 #[utoipa::path(put, path = "/api/feeds/{feed}/consumers/{consumer}/shards/{shard}", tag = "feeds",
     params(("feed" = String, Path), ("consumer" = String, Path), ("shard" = i16, Path)),
     request_body = CursorIn,
@@ -36,11 +37,20 @@ pub(crate) async fn set(
 ) -> Answer<StatusCode> {
     let (name, shard): (ConsumerName, ShardId) = (consumer.parse()?, shard.parse()?);
     let cursor: Cursor = body.cursor.parse()?;
+    let from: Option<Cursor> = body.from.as_deref().map(str::parse).transpose()?;
+    if body.seek && from.is_some() {
+        return Err(Problem::invalid("'from' and 'seek' exclude each other")
+            .advise("a consumer sends 'from'; 'seek' moves it wherever it stands"));
+    }
     let feed = app.db.feed(&feed).await?;
     feed.definition().shard(shard)?;
     // Refuses a cursor that no reader of this feed could have.
     feed.read(shard, After::Cursor(cursor), 1).await?;
-    feed.store_cursor(&name, shard, cursor).await?;
+    if body.seek {
+        feed.seek(&name, shard, cursor).await?;
+    } else {
+        feed.store_cursor(&name, shard, from, cursor).await?;
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -254,6 +254,13 @@ pub(crate) struct CursorIn {
     /// The cursor of the last change it has read.
     #[schema(min_length = 1)]
     pub(crate) cursor: String,
+    /// The cursor that it stored before, or nothing if it stores one for the first time. When
+    /// another is stored, nothing is changed and the answer is 409.
+    #[serde(default)]
+    pub(crate) from: Option<String>,
+    /// Moves the consumer wherever it stands; for people, not for the consumer itself.
+    #[serde(default)]
+    pub(crate) seek: bool,
 }
 
 /// How much to do at a time.

@@ -1,7 +1,7 @@
 //! Named consumers.
 
 use changefeed_core::{
-    ConsumerName, ConsumerStore, Cursor, DEFAULT_START, FeedStore, Kind, ShardId,
+    ConsumerName, ConsumerStore, Cursor, DEFAULT_START, FeedStore, Kind, ShardId, seek_consumer,
 };
 use changefeed_sqlite::advance_consumer;
 
@@ -37,8 +37,7 @@ async fn lag_is_counted_in_changes_and_time() {
         (DEFAULT_START + 2, 1),
     ] {
         let cursor = Cursor::Number(cursor);
-        lab.store
-            .store_cursor(&name, &feed, SHARD, cursor)
+        seek_consumer(&lab.store, &name, &feed, SHARD, cursor)
             .await
             .unwrap();
         let found = lab
@@ -57,19 +56,15 @@ async fn lag_is_counted_in_changes_and_time() {
         assert!((0..60_000).contains(&consumer.idle_ms));
     }
     let last = Cursor::Number(DEFAULT_START + 3);
-    lab.store
-        .store_cursor(&name, &feed, SHARD, last)
+    seek_consumer(&lab.store, &name, &feed, SHARD, last)
         .await
         .unwrap();
     let consumer = lab.store.consumers().await.unwrap().remove(0);
     assert_eq!((consumer.lag_changes, consumer.lag_ms), (0, 0));
-    lab.store
-        .store_cursor(&name, &feed, ShardId(1), Cursor::Number(0))
+    seek_consumer(&lab.store, &name, &feed, ShardId(1), Cursor::Number(0))
         .await
         .unwrap();
-    let unknown = lab
-        .store
-        .store_cursor(&name, &feed, ShardId(9), last)
+    let unknown = seek_consumer(&lab.store, &name, &feed, ShardId(9), last)
         .await
         .unwrap_err();
     assert_eq!(unknown.kind(), Kind::NotFound);
@@ -103,8 +98,8 @@ async fn a_cursor_moves_with_the_effects_or_not_at_all() {
     advance(None, one).unwrap();
     app.execute_batch("commit").unwrap();
     // A second instance that believes it is the first.
-    assert_eq!(advance(None, two).unwrap_err().kind(), Kind::Busy);
-    assert_eq!(advance(Some(two), two).unwrap_err().kind(), Kind::Busy);
+    assert_eq!(advance(None, two).unwrap_err().kind(), Kind::Moved);
+    assert_eq!(advance(Some(two), two).unwrap_err().kind(), Kind::Moved);
     advance(Some(one), two).unwrap();
     assert_eq!(
         lab.store

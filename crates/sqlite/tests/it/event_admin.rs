@@ -496,7 +496,7 @@ async fn a_feed_is_created_and_what_its_consumers_have_not_read_is_kept() {
     let reader = "reader".parse().unwrap();
     let store = &lab.store;
     store
-        .store_cursor(&reader, fresh, ShardId(0), page.changes[0].cursor)
+        .store_cursor(&reader, fresh, ShardId(0), None, page.changes[0].cursor)
         .await
         .unwrap();
     let cleaned = store
@@ -515,7 +515,13 @@ async fn a_feed_is_created_and_what_its_consumers_have_not_read_is_kept() {
     ));
     let last: Cursor = page.next;
     store
-        .store_cursor(&reader, fresh, ShardId(0), last)
+        .store_cursor(
+            &reader,
+            fresh,
+            ShardId(0),
+            Some(page.changes[0].cursor),
+            last,
+        )
         .await
         .unwrap();
     let cleaned = store

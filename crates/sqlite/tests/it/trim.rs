@@ -109,7 +109,7 @@ async fn a_consumer_that_has_not_read_holds_changes_back() {
     let name = "slow".parse().unwrap();
     let cursor = Cursor::Number(DEFAULT_START + 3);
     lab.store
-        .store_cursor(&name, &feed, ShardId(0), cursor)
+        .store_cursor(&name, &feed, ShardId(0), None, cursor)
         .await
         .unwrap();
     let trimmed = lab.store.trim(&feed, Duration::ZERO, 100).await.unwrap();

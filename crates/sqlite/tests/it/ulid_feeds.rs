@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use changefeed_core::{
     After, ConsumerName, ConsumerStore, Cursor, Feed, FeedStore, Kind, NewFeed, ShardId, Source,
-    TableName, Ulid, UlidOptions, Uuid, WakeStore,
+    TableName, Ulid, UlidOptions, Uuid, WakeStore, seek_consumer,
 };
 use changefeed_sqlite::begin_ulid;
 use changefeed_sqlite::rusqlite::{Connection, params};
@@ -249,8 +249,7 @@ async fn states_and_lag_go_by_the_time_of_the_ulids() {
     let name: ConsumerName = "c".parse().unwrap();
     for (cursor, lag_ms) in [(old, 30_000), (new, 0)] {
         let cursor = Cursor::Ulid(cursor);
-        lab.store
-            .store_cursor(&name, &feed, ShardId(0), cursor)
+        seek_consumer(&lab.store, &name, &feed, ShardId(0), cursor)
             .await
             .unwrap();
         let consumer = lab.store.consumers().await.unwrap().remove(0);
@@ -266,10 +265,15 @@ async fn states_and_lag_go_by_the_time_of_the_ulids() {
         assert_eq!(stored, Some(cursor));
     }
     // A shard that never had a ULID.
-    lab.store
-        .store_cursor(&name, &feed, ShardId(1), Cursor::Ulid(Ulid::MIN))
-        .await
-        .unwrap();
+    seek_consumer(
+        &lab.store,
+        &name,
+        &feed,
+        ShardId(1),
+        Cursor::Ulid(Ulid::MIN),
+    )
+    .await
+    .unwrap();
     assert_eq!(lab.store.consumers().await.unwrap()[1].lag_ms, 0);
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use changefeed_core::{
-    ConsumerName, Cursor, DEFAULT_START, FeedId, FeedName, Kind, ShardId, Store,
+    ConsumerName, Cursor, DEFAULT_START, FeedId, FeedName, Kind, ShardId, Store, seek_consumer,
 };
 
 use crate::backend::{Backend, Session, eventually_true};
@@ -32,8 +32,7 @@ pub async fn a_cursor_is_kept_by_name_and_shard(backend: Arc<dyn Backend>) {
         None
     );
     for (name, shard, n) in [(&a, 0, 1), (&a, 1, 2), (&b, 0, 3), (&a, 0, 4)] {
-        store
-            .store_cursor(name, &feed, ShardId(shard), at(n))
+        seek_consumer(&*store, name, &feed, ShardId(shard), at(n))
             .await
             .unwrap();
     }
@@ -71,8 +70,7 @@ pub async fn lag_is_counted_in_changes_and_time(backend: Arc<dyn Backend>) {
         all[0].clone()
     };
     let store_at = async |n| {
-        store
-            .store_cursor(&name, &feed, ShardId(0), at(n))
+        seek_consumer(&*store, &name, &feed, ShardId(0), at(n))
             .await
             .unwrap();
     };
@@ -138,8 +136,7 @@ pub async fn effects_and_cursor_commit_together(backend: Arc<dyn Backend>) {
     session.run(&words.publish_range(37, 0, 1, 10)).await;
     backend.settle(&*store).await;
     let name = consumer("adder");
-    store
-        .store_cursor(&name, &feed, ShardId(0), at(0))
+    seek_consumer(&*store, &name, &feed, ShardId(0), at(0))
         .await
         .unwrap();
 
@@ -190,13 +187,11 @@ pub async fn a_consumer_can_be_forgotten(backend: Arc<dyn Backend>) {
     let (_, other) = backend.feed(38, 1).await;
     let name = consumer("mailer");
     for shard in 0..3 {
-        store
-            .store_cursor(&name, &feed, ShardId(shard), at(0))
+        seek_consumer(&*store, &name, &feed, ShardId(shard), at(0))
             .await
             .unwrap();
     }
-    store
-        .store_cursor(&name, &other, ShardId(0), at(0))
+    seek_consumer(&*store, &name, &other, ShardId(0), at(0))
         .await
         .unwrap();
     assert_eq!(store.drop_consumer(&name, &feed).await.unwrap(), 3);
@@ -209,8 +204,7 @@ pub async fn a_consumer_can_be_forgotten(backend: Arc<dyn Backend>) {
 /// It would wait for ever, and nothing could be trimmed.
 pub async fn a_consumer_of_an_unknown_shard_is_refused(backend: Arc<dyn Backend>) {
     let (store, feed) = backend.feed(37, 1).await;
-    let error = store
-        .store_cursor(&consumer("c"), &feed, ShardId(1), at(0))
+    let error = seek_consumer(&*store, &consumer("c"), &feed, ShardId(1), at(0))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error:?}");
@@ -219,8 +213,7 @@ pub async fn a_consumer_of_an_unknown_shard_is_refused(backend: Arc<dyn Backend>
         name: FeedName::trusted("ghost".to_owned()),
         ..feed
     };
-    let error = store
-        .store_cursor(&consumer("c"), &ghost, ShardId(0), at(0))
+    let error = seek_consumer(&*store, &consumer("c"), &ghost, ShardId(0), at(0))
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error:?}");

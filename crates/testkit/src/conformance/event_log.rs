@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use changefeed_core::{
     CleanUp, Content, Cursor, EventFilter, EventStatus, EventTrigger, FeedBinding, Kind,
     LeasedEvent, LoggedEvent, OrderBy, Outcome, Redelivery, ShardId, Store, TriggerDefinition,
-    Uuid, Verdict,
+    Uuid, Verdict, seek_consumer,
 };
 use serde_json::{Value, json};
 
@@ -415,8 +415,7 @@ pub async fn what_a_consumer_has_not_read_is_not_cleaned(backend: Arc<dyn Backen
     let read_to = |cursor: Cursor| {
         let (store, feed, consumer) = (store.clone(), feed.clone(), &consumer);
         async move {
-            store
-                .store_cursor(consumer, &feed, ShardId(0), cursor)
+            seek_consumer(&*store, consumer, &feed, ShardId(0), cursor)
                 .await
                 .unwrap();
         }

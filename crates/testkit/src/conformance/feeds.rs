@@ -277,7 +277,7 @@ pub async fn a_dropped_feed_takes_everything_with_it(backend: Arc<dyn Backend>) 
     let consumer = "c".parse().unwrap();
     let cursor = changefeed_core::Cursor::Number(DEFAULT_START + 3);
     store
-        .store_cursor(&consumer, &feed, ShardId(0), cursor)
+        .store_cursor(&consumer, &feed, ShardId(0), None, cursor)
         .await
         .unwrap();
     store.drop_feed(&feed).await.unwrap();

@@ -37,7 +37,7 @@ pub async fn what_every_consumer_has_read_can_be_trimmed(backend: Arc<dyn Backen
     for (name, n) in [("slow", 12), ("fast", 20)] {
         let name = name.parse().unwrap();
         store
-            .store_cursor(&name, &feed, ShardId(0), at(n))
+            .store_cursor(&name, &feed, ShardId(0), None, at(n))
             .await
             .unwrap();
     }
@@ -55,7 +55,7 @@ pub async fn what_every_consumer_has_read_can_be_trimmed(backend: Arc<dyn Backen
 pub async fn what_a_consumer_has_not_read_is_kept(backend: Arc<dyn Backend>) {
     let (store, feed) = with_twenty(&backend).await;
     store
-        .store_cursor(&"slow".parse().unwrap(), &feed, ShardId(0), at(5))
+        .store_cursor(&"slow".parse().unwrap(), &feed, ShardId(0), None, at(5))
         .await
         .unwrap();
     trim_until(&*store, &feed, 15).await;
@@ -82,7 +82,7 @@ pub async fn what_is_younger_than_the_age_is_kept(backend: Arc<dyn Backend>) {
 pub async fn a_cursor_behind_the_trimmed_part_is_expired(backend: Arc<dyn Backend>) {
     let (store, feed) = with_twenty(&backend).await;
     store
-        .store_cursor(&"c".parse().unwrap(), &feed, ShardId(0), at(10))
+        .store_cursor(&"c".parse().unwrap(), &feed, ShardId(0), None, at(10))
         .await
         .unwrap();
     trim_until(&*store, &feed, 10).await;
@@ -110,7 +110,7 @@ pub async fn a_cursor_behind_the_trimmed_part_is_expired(backend: Arc<dyn Backen
 pub async fn first_begins_at_the_oldest_change_that_is_kept(backend: Arc<dyn Backend>) {
     let (store, feed) = with_twenty(&backend).await;
     store
-        .store_cursor(&"c".parse().unwrap(), &feed, ShardId(0), at(15))
+        .store_cursor(&"c".parse().unwrap(), &feed, ShardId(0), None, at(15))
         .await
         .unwrap();
     trim_until(&*store, &feed, 5).await;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use changefeed_core::{
     After, Content, Cursor, Feed, Kind, Page, ShardId, Source, Store, TableName, Ulid, UlidOptions,
-    Uuid,
+    Uuid, seek_consumer,
 };
 use tokio::task::JoinSet;
 
@@ -374,8 +374,7 @@ pub async fn a_consumer_keeps_a_ulid(backend: Arc<dyn Backend>) {
     let consumer = "indexer".parse().unwrap();
     for ulid in given {
         let cursor = Cursor::Ulid(ulid);
-        store
-            .store_cursor(&consumer, &feed, ShardId(0), cursor)
+        seek_consumer(&*store, &consumer, &feed, ShardId(0), cursor)
             .await
             .unwrap();
         let kept = store.consumer_cursor(&consumer, &feed, ShardId(0)).await;

@@ -1,5 +1,7 @@
 //! `changefeed feed tail`
 
+use std::collections::HashMap;
+
 use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
 use changefeed::{After, Changefeed, ConsumerName, Cursor, FeedHandle, Result, ShardId};
@@ -20,9 +22,14 @@ pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Resul
     }
     let shutdown = signals::shutdown()?;
     let mut changes = SelectAll::new();
+    let mut stored = HashMap::new();
     for shard in shards {
         let after = match &args.consumer {
-            Some(consumer) => After::Cursor(resume(&feed, consumer, shard, args.after).await?),
+            Some(consumer) => {
+                let cursor = resume(&feed, consumer, shard, args.after).await?;
+                stored.insert(shard, cursor);
+                After::Cursor(cursor)
+            }
             None => args.after,
         };
         changes.push(Box::pin(
@@ -35,7 +42,9 @@ pub(super) async fn run(db: &Changefeed, args: TailFeed, out: &mut Out) -> Resul
         out.flush()?;
         if let Some(consumer) = &args.consumer {
             // After printing: what was not stored is printed again, never lost.
-            feed.store_cursor(consumer, shard, change.cursor).await?;
+            let from = stored.insert(shard, change.cursor);
+            feed.store_cursor(consumer, shard, from, change.cursor)
+                .await?;
         }
     }
     Ok(())
@@ -53,6 +62,6 @@ async fn resume(
         return Ok(cursor);
     }
     let cursor = feed.position(shard, after).await?;
-    feed.store_cursor(consumer, shard, cursor).await?;
+    feed.store_cursor(consumer, shard, None, cursor).await?;
     Ok(cursor)
 }

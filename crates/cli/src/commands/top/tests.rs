@@ -36,7 +36,7 @@ async fn seen() -> Status {
     let mail = "mail".parse().unwrap();
     let start = changefeed::Cursor::Number(changefeed::DEFAULT_START);
     store
-        .store_cursor(&mail, &orders, orders.shards[1].shard, start)
+        .store_cursor(&mail, &orders, orders.shards[1].shard, None, start)
         .await
         .unwrap();
     for (name, paused) in [("paid", None), ("shipped", Some("by hand"))] {
