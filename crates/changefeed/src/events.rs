@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use changefeed_core::{
-    Backfill, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding, Kind,
-    LoggedAttempt, LoggedEvent, Redelivery, Result, Store, TriggerDefinition, TriggerState,
+    Backfill, Backoff, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding,
+    Kind, LoggedAttempt, LoggedEvent, Redelivery, Remedy, Result, Store, TriggerDefinition,
+    TriggerState, Uuid,
 };
 use changefeed_engine::sinks::Handler;
 use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions, Webhooks};
@@ -13,6 +14,9 @@ use changefeed_engine::{CancellationToken, DispatchOptions, Dispatcher, run_jani
 use serde_json::value::RawValue;
 
 use crate::Changefeed;
+
+/// How often an event by hand is tried when the database does not answer.
+const INVOKE_TRIES: u32 = 3;
 
 /// An event trigger in its database. Cheap to clone.
 #[derive(Clone)]
@@ -43,9 +47,26 @@ impl TriggerHandle {
         self.store.pause_trigger(&self.trigger, None).await
     }
 
-    /// Sends an event by hand; `new` will be this.
+    /// Sends an event by hand; `new` will be this. It is one event, however often the database has
+    /// to be asked.
     pub async fn invoke(&self, payload: Box<RawValue>) -> Result<EventId> {
-        self.store.invoke_trigger(&self.trigger, &payload).await
+        let key = Uuid::from_u128(fastrand::u128(..));
+        let mut backoff = Backoff::default();
+        for _ in 1..INVOKE_TRIES {
+            match self.invoke_once(&payload, key).await {
+                Err(error) if error.kind().remedy() == Remedy::Retry => {
+                    tokio::time::sleep(backoff.failed()).await;
+                }
+                done => return done,
+            }
+        }
+        self.invoke_once(&payload, key).await
+    }
+
+    /// The same for a caller who repeats a call whose outcome is unknown: there is one event for
+    /// each key. Keys are remembered for a day.
+    pub async fn invoke_once(&self, payload: &RawValue, key: Uuid) -> Result<EventId> {
+        self.store.invoke_trigger(&self.trigger, payload, key).await
     }
 
     /// Makes events of the next existing rows.

@@ -14,8 +14,8 @@ use crate::{
     FeedId, Finding, Finished, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
     LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
     ShardId, ShardState, Step, Subscription, SweepGroup, TableName, Take, TokenId,
-    TriggerDefinition, TriggerState, Trimmed, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
-    WatchStatus,
+    TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchSettings,
+    WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -215,8 +215,15 @@ pub trait TriggerStore: Send + Sync {
     /// Stops deliveries for this reason, or lets them go on. Capture is not affected.
     async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()>;
 
-    /// Writes an event by hand.
-    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId>;
+    /// Writes an event by hand, once for each `key`: a call with the key of an earlier one (of the
+    /// last day) writes nothing and returns the event of that call. So a call whose outcome is
+    /// unknown is repeated with its key.
+    async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+        key: Uuid,
+    ) -> Result<EventId>;
 
     /// Makes events of the next `batch` existing rows. The position is kept in the database.
     async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill>;
@@ -242,6 +249,11 @@ pub trait EventStore: Send + Sync {
         lease: Duration,
     ) -> Result<Vec<LeasedEvent>>;
 
+    /// What the database believes `owner` to hold, if its lease ends less than `within` before or
+    /// after now. An owner whose claim got no answer compares this with what it knows, and gives
+    /// back what it never sent: otherwise the attempt would count although there was none.
+    async fn held_events(&self, owner: &str, within: Duration) -> Result<Vec<EventClaim>>;
+
     /// Prolongs leases. Returns those that are still held.
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>>;
 
@@ -260,7 +272,9 @@ pub trait EventStore: Send + Sync {
     /// An event with all attempts, oldest first.
     async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>>;
 
-    /// Has events delivered again, from the first attempt on. Returns how many.
+    /// Has events delivered again, from the first attempt on. Returns how many. One that waits for
+    /// its first attempt already is left as it is, so that repeating a call changes nothing until
+    /// there was an attempt.
     async fn redeliver(&self, which: &Redelivery) -> Result<u64>;
 
     /// Removes at most `batch` events of a trigger (of every trigger, dropped ones included, if
@@ -297,6 +311,11 @@ pub trait WatchStore: Send + Sync {
     /// Leases the next batch: rows that have to be tried again first, then new changes, oldest
     /// first. `None` when there is nothing to do.
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>>;
+
+    /// The batches that the database believes `owner` to hold, without their rows. An owner whose
+    /// take got no answer gives back those that it was never handed: otherwise the attempt would
+    /// count although there was none.
+    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>>;
 
     /// Renews the lease of a batch. Returns for how many of its rows that worked.
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64>;

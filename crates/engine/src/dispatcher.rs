@@ -47,7 +47,8 @@ pub trait Deliverer: Send + Sync + 'static {
 /// How a dispatcher works.
 #[derive(Debug, Clone)]
 pub struct DispatchOptions {
-    /// Tells instances apart; must be unique to this one.
+    /// Tells instances apart; must be unique to this one. After the database has failed, an instance
+    /// gives back what is held in its name and it does not know of.
     pub owner: String,
     /// Events that one look takes at most, of each trigger; twice as many where they are delivered
     /// quickly.
@@ -95,6 +96,8 @@ const SHORTEST: Duration = Duration::from_millis(4);
 const DEFINITIONS_FOR: Duration = Duration::from_secs(1);
 /// How often altered tables are looked for.
 const REFRESH_EVERY: Duration = Duration::from_secs(30);
+/// How often events are looked for that a failed call may have claimed.
+const DOUBT_LOOK: Duration = Duration::from_secs(1);
 /// Outcomes that may wait to be written before deliveries wait for them.
 const UNWRITTEN: usize = 2000;
 
@@ -109,6 +112,15 @@ pub struct Dispatcher {
     timekeeper: Timekeeper,
     /// Complaints that were logged already.
     said: Vec<String>,
+    doubt: Option<Doubt>,
+}
+
+/// A call failed, and nobody knows whether the database did it, or will do it late: it may believe
+/// that we hold events that we do not know of.
+struct Doubt {
+    since: Instant,
+    until: Instant,
+    look_at: Instant,
 }
 
 impl Dispatcher {
@@ -132,6 +144,7 @@ impl Dispatcher {
             refresh_at: now,
             timekeeper: Timekeeper::new(),
             said: Vec::new(),
+            doubt: None,
         }
     }
 
@@ -167,6 +180,11 @@ impl Dispatcher {
             }
         };
 
+        if self.doubt.is_some()
+            && let Err(error) = self.give_back_unknown().await
+        {
+            tracing::warn!(error = %describe(&error), "events not given back");
+        }
         let unsent = self.holds.stop();
         if !unsent.is_empty()
             && let Err(error) = self.store.release_events(&unsent).await
@@ -222,11 +240,14 @@ impl Dispatcher {
                     pace.idle()
                 }
                 Ok(Turn::NoRoom) => self.options.fetch_interval,
-                Err(error) if error.kind().remedy() == Remedy::Retry => {
+                Err(error) => {
+                    self.begin_doubt();
+                    if error.kind().remedy() != Remedy::Retry {
+                        return Err(error);
+                    }
                     tracing::warn!(error = %describe(&error), "no look for events; trying again");
                     backoff.failed()
                 }
-                Err(error) => return Err(error),
             };
             tokio::select! {
                 biased;
@@ -254,6 +275,9 @@ impl Dispatcher {
             self.definitions_until = Instant::now() + DEFINITIONS_FOR;
         }
         self.timekeeper.look(&*self.store).await;
+        if self.doubt.as_ref().is_some_and(|d| now >= d.look_at) {
+            self.give_back_unknown().await?;
+        }
         let stale = self.holds.take_stale();
         if !stale.is_empty() {
             self.store.release_events(&stale).await?;
@@ -285,6 +309,42 @@ impl Dispatcher {
         }
         self.start_waiting(flights);
         Ok(Turn::Found { full })
+    }
+
+    fn begin_doubt(&mut self) {
+        let now = Instant::now();
+        let since = self.doubt.as_ref().map_or(now, |doubt| doubt.since);
+        self.doubt = Some(Doubt {
+            since,
+            // What is done later than this is lost: its attempt will be shown as cut off.
+            until: now + self.options.lease,
+            look_at: now,
+        });
+    }
+
+    /// Gives back what the database believes us to hold and we do not know of: it was never sent.
+    /// By name and generation, so that this, done late, cannot take anything from anybody. Nothing
+    /// is claimed meanwhile: claims are made by the loop that calls this.
+    async fn give_back_unknown(&mut self) -> Result<()> {
+        let Some(doubt) = &mut self.doubt else {
+            return Ok(());
+        };
+        let now = Instant::now();
+        let within = now.duration_since(doubt.since) + 2 * self.options.lease;
+        let held = self.store.held_events(&self.options.owner, within).await?;
+        let unknown = self.holds.unknown(held);
+        if !unknown.is_empty() {
+            tracing::info!(
+                events = unknown.len(),
+                "claimed by a call that got no answer; given back"
+            );
+            self.store.release_events(&unknown).await?;
+        }
+        doubt.look_at = now + DOUBT_LOOK;
+        if now >= doubt.until {
+            self.doubt = None;
+        }
+        Ok(())
     }
 
     fn start_waiting(&self, flights: &Flights) {

@@ -24,6 +24,8 @@ use crate::{describe, traces};
 /// Waits between two looks, under load and when idle.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(50);
+/// How often batches are looked for that a failed call may have leased.
+const DOUBT_LOOK: Duration = Duration::from_secs(5);
 /// How long a running function may go on after we were told to stop.
 const GRACE: Duration = Duration::from_secs(10);
 
@@ -68,6 +70,16 @@ pub struct Watcher {
     owner: String,
     totals: WatchTotals,
     timekeeper: Timekeeper,
+    doubt: Option<Doubt>,
+}
+
+/// A call failed, and nobody knows whether the database did it, or will do it late: there may be a
+/// batch that is leased to us and that we do not know of.
+struct Doubt {
+    until: Instant,
+    look_at: Instant,
+    /// Batches that the function was called with and that could not be settled.
+    unsettled: Vec<i64>,
 }
 
 /// How a call ended.
@@ -81,7 +93,8 @@ enum Ended {
 }
 
 impl Watcher {
-    /// A watcher; `owner` tells instances apart and must be unique to this one.
+    /// A watcher; `owner` tells instances apart and must be unique to this one: after the database has
+    /// failed, it gives back what is leased in its name and it does not know of.
     pub fn new(
         store: Arc<dyn Store>,
         watch: Watch,
@@ -95,6 +108,7 @@ impl Watcher {
             owner: owner.into(),
             totals: WatchTotals::default(),
             timekeeper: Timekeeper::new(),
+            doubt: None,
         }
     }
 
@@ -147,11 +161,16 @@ impl Watcher {
         function: &dyn WatchFunction,
         shutdown: &CancellationToken,
     ) -> Result<bool> {
+        self.give_back_unknown().await?;
         let take = Take {
             owner: &self.owner,
             settings: &self.settings,
         };
-        let Some(batch) = self.store.take(&self.watch, take).await? else {
+        let taken = self.store.take(&self.watch, take).await;
+        if taken.is_err() {
+            self.begin_doubt(None);
+        }
+        let Some(batch) = taken? else {
             return Ok(false);
         };
         crash_point("watch.before");
@@ -171,7 +190,11 @@ impl Watcher {
                 "a batch failed"
             );
         }
-        let settled = self.settle(&batch, &outcome).await?;
+        let settled = self.settle(&batch, &outcome).await;
+        if settled.is_err() {
+            self.begin_doubt(Some(batch.generation));
+        }
+        let settled = settled?;
         if settled.parked > 0 {
             tracing::error!(
                 watch = %self.watch.name, rows = settled.parked,
@@ -186,6 +209,52 @@ impl Watcher {
         }
         crash_point("watch.settled");
         Ok(true)
+    }
+
+    fn begin_doubt(&mut self, unsettled: Option<i64>) {
+        let now = Instant::now();
+        let doubt = self.doubt.get_or_insert_with(|| Doubt {
+            until: now,
+            look_at: now,
+            unsettled: Vec::new(),
+        });
+        // What is leased later than this is lost: its attempt counts.
+        doubt.until = now + self.settings.lease;
+        doubt.look_at = now;
+        doubt.unsettled.extend(unsettled);
+    }
+
+    /// Gives back batches that were leased by a take which got no answer: the function was not
+    /// called with them. By generation, so that this, done late, takes nothing from anybody.
+    /// Nothing is taken meanwhile, so whatever else was leased to us is settled.
+    async fn give_back_unknown(&mut self) -> Result<()> {
+        let now = Instant::now();
+        let Some(doubt) = &mut self.doubt else {
+            return Ok(());
+        };
+        if now < doubt.look_at {
+            return Ok(());
+        }
+        let held = self.store.held_batches(&self.watch, &self.owner).await?;
+        for batch in held {
+            if doubt.unsettled.contains(&batch.generation) {
+                continue;
+            }
+            let outcome = BatchOutcome::Released;
+            let released = self
+                .store
+                .settle(&self.watch, &batch, &outcome, &self.settings)
+                .await?;
+            tracing::info!(
+                watch = %self.watch.name, rows = released.rows,
+                "leased by a call that got no answer; given back"
+            );
+        }
+        doubt.look_at = now + DOUBT_LOOK;
+        if now >= doubt.until {
+            self.doubt = None;
+        }
+        Ok(())
     }
 
     /// Calls the function and keeps its leases meanwhile.

@@ -91,6 +91,16 @@ create table changefeed.event_attempt (
     primary key (change_id, generation)
 );
 
+-- Events by hand that were asked for, by the key of the request: one that is repeated because its
+-- answer was lost makes no second event.
+create table changefeed.event_request (
+    key        uuid primary key,
+    change_id  bigint not null,
+    bits       bigint not null default uuid_hash_extended(gen_random_uuid(), 0),
+    created_at timestamptz not null default clock_timestamp()
+);
+create index ix_event_request_created on changefeed.event_request (created_at);
+
 -- The id of an event: a UUID of version 8 made of its change_id and 60 of its random bits.
 create function changefeed.event_id(change_id bigint, bits bigint) returns uuid
 language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$

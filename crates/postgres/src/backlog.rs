@@ -436,6 +436,31 @@ impl Backlog {
         )
     }
 
+    /// The batches of an owner, without their rows.
+    pub(crate) async fn held_by(&self, client: &ClientWrapper, owner: &str) -> Result<Vec<Batch>> {
+        let sql = format!("select {PLANNER};")
+            + &fill(
+                include_str!("sql/watch_held.sql"),
+                &[("leases", &self.leases), ("owner", &quote::literal(owner))],
+            );
+        let asked = Instant::now();
+        let answers = send(client, &sql).await?;
+        let rows = answers.last().map_or(&[][..], |answer| &answer.rows);
+        let batch = |row: &Vec<Option<String>>| {
+            let number = |at: usize| row.get(at)?.as_deref()?.parse::<i64>().ok();
+            Some(Batch {
+                generation: number(0)?,
+                versions: (number(1)?, number(2)?),
+                attempt: u32::try_from(number(3)?).unwrap_or(u32::MAX),
+                changes: Vec::new(),
+                asked,
+            })
+        };
+        rows.iter()
+            .map(|row| batch(row).ok_or_else(unexpected))
+            .collect()
+    }
+
     pub(crate) async fn renew(
         &self,
         client: &ClientWrapper,

@@ -12,6 +12,21 @@ use crate::event_log::number;
 use crate::session::Session;
 
 impl Session {
+    pub(crate) async fn held_events(
+        &self,
+        owner: &str,
+        within: Duration,
+    ) -> Result<Vec<EventClaim>> {
+        let rows = self
+            .query(
+                include_str!("sql/event_held.sql"),
+                &[&owner, &milliseconds(within)],
+            )
+            .await
+            .map_err(db)?;
+        Ok(rows.iter().map(claim_of).collect())
+    }
+
     pub(crate) async fn renew_events(
         &self,
         held: &[EventClaim],

@@ -12,7 +12,7 @@ use changefeed_core::{
     LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result,
     SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
     SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
-    UlidStore, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+    UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use serde_json::value::RawValue;
 
@@ -222,9 +222,14 @@ impl TriggerStore for PostgresStore {
         .await
     }
 
-    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+    async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+        key: Uuid,
+    ) -> Result<EventId> {
         self.call(Limit::BRIEF, async |s| {
-            s.invoke_trigger(trigger, payload).await
+            s.invoke_trigger(trigger, payload, key).await
         })
         .await
     }
@@ -263,6 +268,11 @@ impl EventStore for PostgresStore {
             s.claim_events(wanted, owner, lease).await
         })
         .await
+    }
+
+    async fn held_events(&self, owner: &str, within: Duration) -> Result<Vec<EventClaim>> {
+        self.call(Limit::BRIEF, async |s| s.held_events(owner, within).await)
+            .await
     }
 
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
@@ -330,6 +340,11 @@ impl WatchStore for PostgresStore {
 
     async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
         self.call(Limit::STEPS, async |s| s.take(watch, take).await)
+            .await
+    }
+
+    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+        self.call(Limit::BRIEF, async |s| s.held_batches(watch, owner).await)
             .await
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use changefeed_core::{
     Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, crash_point,
+    TriggerDefinition, TriggerId, TriggerName, Uuid, crash_point,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -76,6 +76,7 @@ impl Session {
         &self,
         trigger: &EventTrigger,
         payload: &RawValue,
+        key: Uuid,
     ) -> Result<EventId> {
         if !trigger.definition.capture.manual {
             return Err(Error::invalid(format!(
@@ -88,11 +89,22 @@ impl Session {
         let row = client
             .query_opt(
                 include_str!("sql/event_invoke.sql"),
-                &[&trigger.id.0, &payload.get()],
+                &[&trigger.id.0, &payload.get(), &key],
             )
             .await
-            .map_err(db)?
-            .ok_or_else(|| gone(trigger))?;
+            .map_err(db)?;
+        let row = match row {
+            Some(row) => row,
+            // There is one of this key already, which only a later statement is sure to see.
+            None => client
+                .query_opt(
+                    "select r.change_id, r.bits from changefeed.event_request r where r.key = $1",
+                    &[&key],
+                )
+                .await
+                .map_err(db)?
+                .ok_or_else(|| gone(trigger))?,
+        };
         Ok(EventId::new(row.get(0), EventBits::new(row.get(1))))
     }
 

@@ -99,6 +99,13 @@ impl Session {
         }
     }
 
+    pub(crate) async fn held_batches(&mut self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+        self.with_backlog(watch, async |client, backlog| {
+            backlog.held_by(client, owner).await
+        })
+        .await
+    }
+
     pub(crate) async fn renew(
         &mut self,
         watch: &Watch,

@@ -142,13 +142,14 @@ passing! { TriggerStore {
     create_trigger(definition: &TriggerDefinition, replace: bool) -> EventTrigger;
     drop_trigger(trigger: &EventTrigger) -> ();
     pause_trigger(trigger: &EventTrigger, reason: Option<&str>) -> ();
-    invoke_trigger(trigger: &EventTrigger, payload: &RawValue) -> EventId;
+    invoke_trigger(trigger: &EventTrigger, payload: &RawValue, key: Uuid) -> EventId;
     backfill_trigger(trigger: &EventTrigger, batch: usize) -> Backfill;
     refresh_triggers() -> Vec<Finding>;
     capture_findings() -> Vec<Finding>;
 } }
 
 passing! { EventStore {
+    held_events(owner: &str, within: Duration) -> Vec<EventClaim>;
     renew_events(held: &[EventClaim], lease: Duration) -> Vec<EventClaim>;
     events(filter: &EventFilter, limit: usize) -> Vec<LoggedEvent>;
     event(id: EventId) -> Option<(LoggedEvent, Vec<LoggedAttempt>)>;
@@ -202,6 +203,7 @@ passing! { WatchStore {
     watches() -> Vec<Watch>;
     watch_status(watch: &Watch, parked: usize) -> WatchStatus;
     take(watch: &Watch, take: Take<'_>) -> Option<Batch>;
+    held_batches(watch: &Watch, owner: &str) -> Vec<Batch>;
     renew(watch: &Watch, batch: &Batch, lease: Duration) -> u64;
     retry_parked(watch: &Watch) -> u64;
     reset_watch(watch: &Watch, from: WatchFrom) -> ();

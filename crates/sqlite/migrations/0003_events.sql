@@ -92,6 +92,17 @@ create table changefeed_event_attempt (
 create unique index changefeed_event_attempt_event
     on changefeed_event_attempt (change_id, generation);
 
+-- Events by hand that were asked for, by the key of the request: one that is repeated because its
+-- answer was lost makes no second event.
+create table changefeed_event_request (
+  key        text    not null primary key,
+  change_id  integer not null,
+  bits       integer not null,
+  created_at integer not null -- milliseconds since 1970
+) strict;
+
+create index changefeed_event_request_created on changefeed_event_request (created_at);
+
 -- How far the existing rows of a table were made into events: the key of the last of them.
 create table changefeed_event_backfill (
   trigger_id integer not null primary key,

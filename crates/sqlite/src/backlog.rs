@@ -464,6 +464,27 @@ impl<'a> Backlog<'a> {
         Ok(count as u64)
     }
 
+    /// The batches of an owner, without their rows.
+    pub(crate) fn held_by(&self, owner: &str) -> Result<Vec<Batch>> {
+        let sql = self.sql(include_str!("../sql/watch_held.sql"), &[]);
+        let asked = Instant::now();
+        let mut statement = self.tx.prepare_cached(&sql).map_err(|e| self.missing(e))?;
+        let batches = statement
+            .query_map([owner], |row| {
+                Ok(Batch {
+                    generation: row.get(0)?,
+                    versions: (row.get(1)?, row.get(2)?),
+                    attempt: row.get(3)?,
+                    changes: Vec::new(),
+                    asked,
+                })
+            })
+            .explained()?;
+        batches
+            .collect::<rusqlite::Result<Vec<Batch>>>()
+            .explained()
+    }
+
     pub(crate) fn renew(&self, batch: &Batch, lease: Duration) -> Result<u64> {
         self.update(
             &format!(

@@ -284,8 +284,16 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
         }
         record_cut_off(tx, change_id, tries, &owner)?;
     }
-    tx.execute(include_str!("../sql/event_again.sql"), [change_id])
-        .explained()?;
+    // Unless it waits for its first attempt already: this may be a call that is repeated.
+    tx.execute(
+        concat!(
+            include_str!("../sql/event_again.sql"),
+            " and not (state = 'p' and tries = 0 and lease_owner is null \
+              and due_at <= cast((julianday('now') - 2440587.5) * 86400000.0 as integer))"
+        ),
+        [change_id],
+    )
+    .explained()?;
     Ok(())
 }
 

@@ -80,6 +80,32 @@ impl EventStore for SqliteStore {
         Ok(claimed)
     }
 
+    async fn held_events(&self, owner: &str, _within: Duration) -> Result<Vec<EventClaim>> {
+        // Differs: what is leased has an index of its own, so that nothing has to bound the look.
+        let owner = owner.to_owned();
+        self.reading(move |tx| {
+            let mut held = tx
+                .prepare_cached(
+                    "select change_id, generation \
+                     from changefeed_event indexed by changefeed_event_leased \
+                     where lease_owner = ?1",
+                )
+                .explained()?;
+            let claims = held
+                .query_map([&owner], |row| {
+                    Ok(EventClaim {
+                        change_id: row.get(0)?,
+                        generation: row.get(1)?,
+                    })
+                })
+                .explained()?;
+            claims
+                .collect::<rusqlite::Result<Vec<EventClaim>>>()
+                .explained()
+        })
+        .await
+    }
+
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
         if held.is_empty() {
             return Ok(Vec::new());

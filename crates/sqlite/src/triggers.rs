@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, Kind, NewFeed, Result,
-    Source, TriggerDefinition, TriggerId, TriggerStore, Updates, crash_point,
+    Source, TriggerDefinition, TriggerId, TriggerStore, Updates, Uuid, crash_point,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
@@ -45,10 +45,15 @@ impl TriggerStore for SqliteStore {
         Ok(())
     }
 
-    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+    async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+        key: Uuid,
+    ) -> Result<EventId> {
         let (trigger, payload) = (trigger.clone(), payload.get().to_owned());
         let id = self
-            .writing(move |tx| invoke(tx, &trigger, &payload))
+            .writing(move |tx| invoke(tx, &trigger, &payload, key))
             .await?;
         self.announce();
         Ok(id)
@@ -306,7 +311,25 @@ pub(crate) fn pause(tx: &Connection, trigger: &EventTrigger, reason: Option<&str
     Ok(())
 }
 
-fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str) -> Result<EventId> {
+fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str, key: Uuid) -> Result<EventId> {
+    let now = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
+    let key = key.to_string();
+    let before: Option<(i64, i64)> = tx
+        .query_row(
+            "select change_id, bits from changefeed_event_request where key = ?1",
+            [&key],
+            |row| Ok((row.get(0)?, row.get(1)?)),
+        )
+        .optional()
+        .explained()?;
+    if let Some((change_id, bits)) = before {
+        return Ok(EventId::new(change_id, EventBits::new(bits)));
+    }
+    tx.execute(
+        &format!("delete from changefeed_event_request where created_at < {now} - 86400000"),
+        [],
+    )
+    .explained()?;
     let trigger = current(tx, trigger)?;
     let definition = &trigger.definition;
     if !definition.capture.manual {
@@ -330,15 +353,22 @@ fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str) -> Result<Even
             row.get(0)
         })
         .explained()?;
-    let bits = tx
+    let bits: i64 = tx
         .query_row(
             "select bits from changefeed_event where change_id = ?1",
             [change_id],
             |row| row.get(0),
         )
-        .map(EventBits::new)
         .explained()?;
-    Ok(EventId::new(change_id, bits))
+    tx.execute(
+        &format!(
+            "insert into changefeed_event_request (key, change_id, bits, created_at) \
+             values (?1, ?2, ?3, {now})"
+        ),
+        params![key, change_id, bits],
+    )
+    .explained()?;
+    Ok(EventId::new(change_id, EventBits::new(bits)))
 }
 
 /// Whether anything but a person makes events of this trigger.

@@ -99,6 +99,12 @@ impl WatchStore for SqliteStore {
         }
     }
 
+    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+        let (watch, owner) = (watch.clone(), owner.to_owned());
+        self.reading(move |tx| Backlog::open(tx, &watch)?.held_by(&owner))
+            .await
+    }
+
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
         let (watch, batch) = (watch.clone(), without_changes(batch));
         self.writing(move |tx| Backlog::open(tx, &watch)?.renew(&batch, lease))

@@ -107,6 +107,17 @@ create table changefeed.event_attempt (
 alter table changefeed.event_attempt set (lock_escalation = disable); --@sqlserver
 GO
 
+-- Events by hand that were asked for, by the key of the request: one that is repeated because its
+-- answer was lost makes no second event.
+create table changefeed.event_request (
+    request_key uniqueidentifier not null constraint pk_event_request primary key,
+    change_id   bigint not null,
+    bits        bigint not null,
+    created_at  datetime2(6) not null constraint df_event_request_created default sysutcdatetime()
+);
+create index ix_event_request_created on changefeed.event_request (created_at);
+GO
+
 -- How far the existing rows of a table have become events.
 create table changefeed.event_backfill (
     trigger_id  int not null constraint pk_event_backfill primary key,

@@ -274,6 +274,28 @@ impl Backlog {
         Ok(())
     }
 
+    /// The batches of an owner, without their rows.
+    pub(crate) async fn held_by(
+        &self,
+        connection: &mut Connection,
+        owner: &str,
+    ) -> Result<Vec<Batch>> {
+        let asked = Instant::now();
+        let rows = send(connection, &self.held_sql(owner)).await?;
+        let batch = |row: &Row| {
+            Some(Batch {
+                generation: row.get(0)?,
+                versions: (row.get(1)?, row.get(2)?),
+                attempt: u32::try_from(row.get::<i32, _>(3)?).unwrap_or(u32::MAX),
+                changes: Vec::new(),
+                asked,
+            })
+        };
+        rows.iter()
+            .map(|row| batch(row).ok_or_else(unexpected))
+            .collect()
+    }
+
     pub(crate) async fn renew(
         &self,
         connection: &mut Connection,

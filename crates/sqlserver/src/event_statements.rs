@@ -11,12 +11,13 @@ use crate::source::{Column, Table};
 use crate::{event_backfill, event_log, quote};
 
 /// Statements that are files.
-pub(crate) const FILES: [(&str, &str); 15] = [
+pub(crate) const FILES: [(&str, &str); 16] = [
     ("event_archive.sql", include_str!("sql/event_archive.sql")),
     ("event_attempts.sql", include_str!("sql/event_attempts.sql")),
     ("event_claim.sql", include_str!("sql/event_claim.sql")),
     ("event_clean_up.sql", include_str!("sql/event_clean_up.sql")),
     ("event_finish.sql", include_str!("sql/event_finish.sql")),
+    ("event_held.sql", include_str!("sql/event_held.sql")),
     ("event_identity.sql", include_str!("sql/event_identity.sql")),
     (
         "event_installed.sql",

@@ -29,6 +29,14 @@ impl EventStore for SqlServerStore {
         self.claim(wanted, owner, lease).await
     }
 
+    async fn held_events(&self, owner: &str, within: Duration) -> Result<Vec<EventClaim>> {
+        let seconds = i32::try_from(within.as_secs() + 1).unwrap_or(i32::MAX / 2);
+        let rows = self
+            .patiently(include_str!("sql/event_held.sql"), &[&owner, &seconds])
+            .await?;
+        Ok(rows.iter().map(claim_of).collect())
+    }
+
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
         if held.is_empty() {
             return Ok(Vec::new());

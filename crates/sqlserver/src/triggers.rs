@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, TriggerStore, crash_point,
+    TriggerDefinition, TriggerId, TriggerName, TriggerStore, Uuid, crash_point,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -77,7 +77,12 @@ impl TriggerStore for SqlServerStore {
         }
     }
 
-    async fn invoke_trigger(&self, trigger: &EventTrigger, payload: &RawValue) -> Result<EventId> {
+    async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+        key: Uuid,
+    ) -> Result<EventId> {
         if !trigger.definition.capture.manual {
             return Err(Error::invalid(format!(
                 "trigger '{}' does not allow events by hand",
@@ -90,7 +95,7 @@ impl TriggerStore for SqlServerStore {
         let rows = connection
             .query(
                 include_str!("sql/event_invoke.sql"),
-                &[&trigger.id.0, &payload.get()],
+                &[&trigger.id.0, &payload.get(), &key.to_string()],
             )
             .await?;
         let Some(row) = rows.first() else {

@@ -25,7 +25,7 @@ pub(crate) const FILES: [(&str, &str); 5] = [
 
 /// Files with blanks, and parts of others.
 #[cfg(test)]
-pub(crate) const TEMPLATES: [&str; 29] = [
+pub(crate) const TEMPLATES: [&str; 30] = [
     "watch_changes_noted.sql",
     "watch_changes_tracked.sql",
     "watch_claim.sql",
@@ -33,6 +33,7 @@ pub(crate) const TEMPLATES: [&str; 29] = [
     "watch_done.sql",
     "watch_draw.sql",
     "watch_failed.sql",
+    "watch_held.sql",
     "watch_lease.sql",
     "watch_leases.sql",
     "watch_load.sql",
@@ -131,6 +132,7 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         ("look", backlog.look_sql(take.owner)),
         ("take", backlog.take_sql(&take)),
         ("move", backlog.move_all_sql()),
+        ("held", backlog.held_sql(take.owner)),
         ("renew", backlog.renew_sql(Duration::from_secs(1))),
         ("done", settle(&BatchOutcome::Done)),
         ("released", settle(&BatchOutcome::Released)),

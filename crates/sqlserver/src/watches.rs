@@ -109,6 +109,13 @@ impl WatchStore for SqlServerStore {
         }
     }
 
+    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+        self.with_backlog(watch, async |connection, backlog| {
+            backlog.held_by(connection, owner).await
+        })
+        .await
+    }
+
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
         self.with_backlog(watch, async |connection, backlog| {
             backlog.renew(connection, batch, lease).await

@@ -105,6 +105,10 @@ macro_rules! conformance {
             }
             outcomes {
                 a_cursor_that_is_stored_late_moves_nothing_back
+                a_claim_that_got_no_answer_is_given_back_and_was_no_attempt
+                a_batch_that_got_no_answer_is_given_back_and_was_no_attempt
+                an_event_by_hand_is_one_event_for_each_key
+                a_redelivery_that_is_repeated_changes_nothing
             }
             instances {
                 promise_12_two_instances_do_the_work_of_one

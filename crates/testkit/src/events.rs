@@ -8,7 +8,7 @@ use std::time::Duration;
 use changefeed_core::{
     Attempt, Capture, Delivery, EventFilter, EventId, EventTrigger, Finished, LeasedEvent,
     LoggedAttempt, LoggedEvent, Outcome, Setting, Store, TableName, TriggerDefinition, Updates,
-    Verdict, Wanted,
+    Uuid, Verdict, Wanted,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -143,6 +143,11 @@ pub async fn finish(store: &dyn Store, event: &LeasedEvent, verdict: Verdict) {
         .await
         .unwrap();
     assert!(late.is_empty(), "the lease was lost");
+}
+
+/// A key for a request that is to be done once.
+pub fn key() -> Uuid {
+    Uuid::from_u128(fastrand::u128(..))
 }
 
 /// JSON text as it is.

@@ -173,6 +173,19 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     let path = format!("/api/events/{}", event["event_id"].as_str().unwrap());
     let manual = serving.get(&path).await;
     assert!(manual.body.contains("9007199254740993"), "{}", manual.body);
+    // A request that is repeated with its key is the same event.
+    let keyed = |key: &str| {
+        request("POST", "/api/triggers/paid/invoke")
+            .header("idempotency-key", key)
+            .json(json!({"payload": {"n": 1}}))
+    };
+    let mut told = Vec::new();
+    for key in ["6f1c9cf4-7a53-4f0c-8f6e-1d2a3b4c5d6e"; 2] {
+        told.push(keyed(key).send(serving.at).await.json(201)["event_id"].clone());
+    }
+    assert_eq!(told[0], told[1]);
+    assert_ne!(told[0], event["event_id"]);
+    keyed("again").send(serving.at).await.problem(400);
     post(
         &serving,
         "/api/triggers/paid/pause",

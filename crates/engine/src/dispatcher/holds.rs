@@ -263,6 +263,14 @@ impl Holds {
         self.room.notify_one();
     }
 
+    /// Those of these claims that this instance knows nothing of.
+    pub(super) fn unknown(&self, held: Vec<EventClaim>) -> Vec<EventClaim> {
+        let state = self.state();
+        held.into_iter()
+            .filter(|claim| !state.leases.contains_key(claim))
+            .collect()
+    }
+
     /// Begins nothing more. Returns what was taken and not begun.
     pub(super) fn stop(&self) -> Vec<EventClaim> {
         let mut state = self.state();

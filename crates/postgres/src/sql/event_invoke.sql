@@ -1,9 +1,24 @@
-with logged as (
-    insert into changefeed.event (change_id, trigger_id, op, new, order_key)
-    select id, t.trigger_id, 'M', $2::text::json,
-           case when jsonb_typeof(t.definition -> 'capture' -> 'order_by') <> 'null' then id end
-    from changefeed.event_trigger t, nextval('changefeed.change_id') id
+-- An event by hand, unless a request with this key ($3) was made before. Whoever comes second waits
+-- here for the first, and gets no row.
+with forgotten as (
+    delete from changefeed.event_request r
+    where r.created_at < clock_timestamp() - interval '1 day' and r.key <> $3
+),
+requested as (
+    insert into changefeed.event_request (key, change_id)
+    select $3, nextval('changefeed.change_id')
+    from changefeed.event_trigger t
     where t.trigger_id = $1 and t.dropped_at is null
+    on conflict (key) do nothing
+    returning change_id, bits
+),
+logged as (
+    insert into changefeed.event (change_id, trigger_id, op, new, order_key, bits)
+    select r.change_id, t.trigger_id, 'M', $2::text::json,
+           case when jsonb_typeof(t.definition -> 'capture' -> 'order_by') <> 'null'
+                then r.change_id end,
+           r.bits
+    from requested r join changefeed.event_trigger t on t.trigger_id = $1
     returning change_id, bits
 ),
 published as (

@@ -15,6 +15,8 @@ done as (
     from found f
     -- One whose lease has run out is due in any case, and must be counted as cut off.
     where e.change_id = f.change_id and not f.dropped and e.locked_by is null
+      -- It waits for its first attempt already: this may be a call that is repeated.
+      and not (e.state = 'p' and e.tries = 0 and e.due_at <= clock_timestamp())
     returning 1
 )
 select not f.held or exists (select from done), f.dropped from found f

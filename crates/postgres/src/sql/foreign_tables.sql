@@ -7,7 +7,8 @@ where n.nspname = 'changefeed' and c.relkind in ('r', 'p', 'm', 'f')
       'schema_version', 'feed', 'feed_source', 'shard_definition', 'progress', 'numbered',
       'inbox_0', 'inbox_1', 'inbox_2', 'inbox_3', 'inbox_segment', 'cluster', 'clock', 'lease', 'change_row', 'consumer',
       'backfill', 'shard_ulid', 'incident', 'ulid_guard', 'event_trigger', 'event',
-      'event_attempt', 'event_backfill', 'event_gap', 'event_nested', 'watch', 'watched_table',
+      'event_attempt', 'event_backfill', 'event_request', 'event_gap', 'event_nested', 'watch',
+      'watched_table',
       'global_state', 'access_token', 'instance')
   and c.relname !~ '^(changes_[0-9]+|leases_[0-9a-f]{16}_[0-9]+)$'
 order by 1

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use changefeed::TriggerDefinition;
+use changefeed::{TriggerDefinition, Uuid};
 
 use super::created;
 use super::feeds::batch;
@@ -153,23 +153,45 @@ pub(crate) async fn resume(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Send an event by hand.
+/// Send an event by hand. A request that is repeated with its `Idempotency-Key` within a day sends
+/// nothing, and is answered with the event of the first.
 #[utoipa::path(post, path = "/api/triggers/{trigger}/invoke", tag = "triggers",
-    params(("trigger" = String, Path)), request_body = InvokeIn,
+    params(("trigger" = String, Path),
+           ("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
+    request_body = InvokeIn,
     responses((status = 201, body = InvokedOut), Problems))]
 pub(crate) async fn invoke(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(name): Segments<String>,
+    headers: HeaderMap,
     Body(body): Body<InvokeIn>,
 ) -> Answer<Response> {
+    let key = idempotency_key(&headers)?;
     if !body.payload.get().starts_with('{') {
         return Err(Problem::invalid("the payload is not a JSON object"));
     }
-    let event = app.db.trigger(&name).await?.invoke(body.payload).await?;
+    let trigger = app.db.trigger(&name).await?;
+    let event = match key {
+        Some(key) => trigger.invoke_once(&body.payload, key).await?,
+        None => trigger.invoke(body.payload).await?,
+    };
     Ok(created(InvokedOut {
         event_id: event.to_string(),
     }))
+}
+
+/// The key of a request that has one.
+fn idempotency_key(headers: &HeaderMap) -> Answer<Option<Uuid>> {
+    let Some(key) = headers.get("idempotency-key") else {
+        return Ok(None);
+    };
+    // The draft standard writes it as a quoted string.
+    let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
+    text.parse().map(Some).map_err(|_| {
+        Problem::invalid("the Idempotency-Key is not a UUID")
+            .advise("make one for each event, and repeat a request with its own")
+    })
 }
 
 /// One step of making events of the rows that are there already.

@@ -82,7 +82,7 @@ async fn events_by_hand() {
     let payload = RawValue::from_string(r#"{"any": [1, 2.50]}"#.to_owned()).unwrap();
     let refused = lab
         .store
-        .invoke_trigger(&trigger, &payload)
+        .invoke_trigger(&trigger, &payload, changefeed_core::Uuid::from_u128(1))
         .await
         .unwrap_err();
     assert!(refused.message().contains("by hand"), "{refused:?}");
@@ -95,7 +95,11 @@ async fn events_by_hand() {
     };
     let manual = lab.trigger(&definition).await;
     lab.shell("insert into t values (1, 1);").unwrap();
-    let id = lab.store.invoke_trigger(&manual, &payload).await.unwrap();
+    let id = lab
+        .store
+        .invoke_trigger(&manual, &payload, changefeed_core::Uuid::from_u128(2))
+        .await
+        .unwrap();
     let held = lab.claim(&manual, 5).await.remove(0);
     assert_eq!((held.event.id, held.event.op), (id, Operation::Manual));
     assert_eq!(held.event.new.unwrap().get(), r#"{"any": [1, 2.50]}"#);

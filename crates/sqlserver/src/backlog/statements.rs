@@ -100,6 +100,13 @@ impl Backlog {
         )
     }
 
+    pub(crate) fn held_sql(&self, owner: &str) -> String {
+        fill(
+            include_str!("../sql/watch_held.sql"),
+            &[("leases", &self.leases), ("owner", &quote::literal(owner))],
+        )
+    }
+
     pub(crate) fn renew_sql(&self, lease: Duration) -> String {
         let lease = Span::of(lease);
         format!(

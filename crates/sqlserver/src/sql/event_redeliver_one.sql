@@ -8,6 +8,8 @@ set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation =
     order_key = isnull(order_key, change_id)
 output inserted.change_id into @done (change_id)
 where change_id = @P1 and bits & convert(bigint, 1152921504606846975) = @P2 and locked_by is null
+  -- It waits for its first attempt already: this may be a call that is repeated.
+  and not (state = 'p' and tries = 0 and due_at <= sysutcdatetime())
   and exists (select 1 from changefeed.event_trigger t
               where t.trigger_id = changefeed.event.trigger_id and t.dropped_at is null);
 select convert(bit, case when exists (select 1 from @done)

@@ -9,7 +9,7 @@ use changefeed_core::{
 use serde_json::{Value, json};
 
 use crate::backend::{Backend, Session, eventually_true, name, read_all};
-use crate::events::{everything, log, raw, told, told_by};
+use crate::events::{everything, key, log, raw, told, told_by};
 
 const ORDERS: &str = "create table orders (id integer primary key, customer text, total integer)";
 
@@ -208,7 +208,10 @@ pub async fn an_event_also_enters_its_feed(backend: Arc<dyn Backend>) {
     session.run(backend.words().begin).await;
     session.run("insert into orders values (9, 'x', 4)").await;
     session.run("rollback").await;
-    store.invoke_trigger(&trigger, &raw("true")).await.unwrap();
+    store
+        .invoke_trigger(&trigger, &raw("true"), key())
+        .await
+        .unwrap();
     backend.settle(&*store).await;
     let feed = store
         .feeds()

@@ -11,7 +11,7 @@ use changefeed_core::{
 use serde_json::json;
 
 use crate::backend::{Backend, Session, name};
-use crate::events::{LEASE, claim, everything, finish, log, raw, told, wanted};
+use crate::events::{LEASE, claim, everything, finish, key, log, raw, told, wanted};
 
 const ORDERS: &str = "create table orders (id integer primary key, customer text, total integer)";
 
@@ -342,14 +342,20 @@ pub async fn an_event_by_hand(backend: Arc<dyn Backend>) {
     let (store, session) = orders(&backend).await;
     let mut definition = everything("t", "orders");
     let strict = store.create_trigger(&definition, false).await.unwrap();
-    let error = store.invoke_trigger(&strict, &raw("{}")).await.unwrap_err();
+    let error = store
+        .invoke_trigger(&strict, &raw("{}"), key())
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
     assert!(error.message().contains("by hand"), "{error}");
     definition.capture.manual = true;
     definition.capture.order_by = Some(OrderBy::Key);
     let trigger = store.create_trigger(&definition, true).await.unwrap();
     let payload = "{\"b\": 12345678901234567890, \"a\":[1.0,\"é\\u0000\"]}";
-    let id = store.invoke_trigger(&trigger, &raw(payload)).await.unwrap();
+    let id = store
+        .invoke_trigger(&trigger, &raw(payload), key())
+        .await
+        .unwrap();
     session.run("insert into orders values (1, 'a', 1)").await;
     let events = log(&*store).await;
     assert_eq!(events[0].event.id, id);
@@ -360,7 +366,7 @@ pub async fn an_event_by_hand(backend: Arc<dyn Backend>) {
     assert_eq!(held.len(), 2, "an event by hand waits for no key");
     store.drop_trigger(&trigger).await.unwrap();
     let error = store
-        .invoke_trigger(&trigger, &raw("{}"))
+        .invoke_trigger(&trigger, &raw("{}"), key())
         .await
         .unwrap_err();
     assert_eq!(error.kind(), Kind::NotFound, "{error}");
@@ -377,7 +383,10 @@ pub async fn a_trigger_for_events_by_hand_alone(backend: Arc<dyn Backend>) {
     let trigger = store.create_trigger(&definition, false).await.unwrap();
     session.run("insert into orders values (1, 'a', 1)").await;
     assert!(log(&*store).await.is_empty());
-    store.invoke_trigger(&trigger, &raw("1")).await.unwrap();
+    store
+        .invoke_trigger(&trigger, &raw("1"), key())
+        .await
+        .unwrap();
     assert_eq!(told(&*store).await, [("MANUAL", json!(null), json!(1))]);
     let bad: Vec<_> = store
         .refresh_triggers()

@@ -1,12 +1,13 @@
 //! A way to the server that can be cut.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
 
 /// A way to the server that can be cut without anybody being told.
 pub struct Relay {
@@ -14,6 +15,7 @@ pub struct Relay {
     pub url: String,
     to_server: Arc<AtomicBool>,
     to_client: Arc<AtomicBool>,
+    ways: Arc<Mutex<Vec<AbortHandle>>>,
 }
 
 impl Relay {
@@ -38,15 +40,19 @@ impl Relay {
             url: String::new(),
             to_server: Arc::default(),
             to_client: Arc::default(),
+            ways: Arc::default(),
         };
         let (up, down) = (relay.to_server.clone(), relay.to_client.clone());
+        let ways = relay.ways.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = socket.accept().await {
                 let server = TcpStream::connect(&server).await.unwrap();
                 let (from_client, to_client) = client.into_split();
                 let (from_server, to_server) = server.into_split();
-                tokio::spawn(forward(from_client, to_server, up.clone()));
-                tokio::spawn(forward(from_server, to_client, down.clone()));
+                let there = tokio::spawn(forward(from_client, to_server, up.clone()));
+                let back = tokio::spawn(forward(from_server, to_client, down.clone()));
+                let mut ways = ways.lock().unwrap();
+                ways.extend([there.abort_handle(), back.abort_handle()]);
             }
         });
         let at = if user.is_empty() { "" } else { "@" };
@@ -65,6 +71,14 @@ impl Relay {
     /// From now on nothing comes back from the server, as if the client had stopped reading.
     pub fn choke(&self) {
         self.to_client.store(true, Ordering::SeqCst);
+    }
+
+    /// Ends all connections. The server notices when it answers, and that is after the commit.
+    /// New connections are made as before.
+    pub fn sever(&self) {
+        for way in self.ways.lock().unwrap().drain(..) {
+            way.abort();
+        }
     }
 
     /// What was sent meanwhile arrives now.
