@@ -1,29 +1,25 @@
 //! Bearer tokens of the HTTP interface.
 
-use async_trait::async_trait;
-use changefeed_core::{
-    AccessStore, AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId,
-};
+use changefeed_core::{AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
 use tiberius::Row;
 
-use crate::SqlServerStore;
+use crate::session::Session;
 
 /// A thousand years: what is added to a time must stay a time.
 const FOREVER: u64 = 1000 * 365 * 86_400;
 
-#[async_trait]
-impl AccessStore for SqlServerStore {
-    async fn tokens(&self) -> Result<Vec<AccessToken>> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn tokens(&mut self) -> Result<Vec<AccessToken>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/tokens.sql"), &[])
             .await?;
         rows.iter().map(token).collect()
     }
 
-    async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
+    pub(crate) async fn create_token(&mut self, new: &NewToken) -> Result<AccessToken> {
         new.validate()?;
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let seconds = new
             .expires_after
             .map(|after| i32::try_from(after.as_secs().min(FOREVER)).unwrap_or(i32::MAX));
@@ -45,7 +41,6 @@ impl AccessStore for SqlServerStore {
                 ],
             )
             .await?;
-        drop(connection);
         self.tokens()
             .await?
             .into_iter()
@@ -53,8 +48,8 @@ impl AccessStore for SqlServerStore {
             .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
     }
 
-    async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn revoke_token(&mut self, id: &TokenId) -> Result<bool> {
+        let connection = &mut *self.connection;
         let revoked = connection
             .execute(
                 "update changefeed.access_token set revoked_at = sysutcdatetime() \

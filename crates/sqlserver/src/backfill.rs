@@ -3,19 +3,20 @@
 use changefeed_core::{Backfill, Error, Feed, Result, fill};
 
 use crate::connection::Connection;
+use crate::session::Session;
 use crate::source::{Column, StoredSource, Table};
-use crate::{SqlServerStore, json, quote};
+use crate::{json, quote};
 
 /// Tables up to this many rows (by the catalogue's count) are counted exactly.
 const COUNT_EXACTLY: i64 = 1_000_000;
 
-impl SqlServerStore {
-    pub(crate) async fn backfill_batch(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+impl Session {
+    pub(crate) async fn backfill_batch(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {
         if batch == 0 {
             return Err(Error::invalid("a backfill batch needs at least one row"));
         }
-        let mut connection = self.connection().await?;
-        let Some(source) = StoredSource::load(&mut connection, feed.id).await? else {
+        let connection = &mut *self.connection;
+        let Some(source) = StoredSource::load(connection, feed.id).await? else {
             return Err(Error::invalid(format!(
                 "feed '{}' does not know where its rows are, so there is nothing to backfill",
                 feed.name
@@ -23,8 +24,8 @@ impl SqlServerStore {
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
         feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
-        let table = source.table(&mut connection, feed).await?;
-        begin(&mut connection, feed, &table).await?;
+        let table = source.table(connection, feed).await?;
+        begin(connection, feed, &table).await?;
         let sql = statement(&source, &table)?;
         let limit = i32::try_from(batch).unwrap_or(i32::MAX);
         let row = connection.one(&sql, &[&feed.id.0, &limit]).await?;

@@ -16,10 +16,10 @@ use changefeed_core::{
 pub(crate) use moving::missed_sql;
 use tiberius::{Row, ToSql};
 
-use crate::SqlServerStore;
 use crate::connection::Connection;
 use crate::error::{db, is_undefined};
 use crate::platform::Platform;
+use crate::session::Session;
 use crate::tracking::{Tracked, Way, leases_name, trigger_state};
 use crate::watches::deleted_state;
 
@@ -95,32 +95,32 @@ struct Leased {
     asked: Instant,
 }
 
-impl SqlServerStore {
+impl Session {
     /// Does something with a backlog; what this process knows of it is forgotten after an error,
     /// because another table may be behind the same name next time.
     pub(crate) async fn with_backlog<T>(
-        &self,
+        &mut self,
         watch: &Watch,
         act: impl AsyncFnOnce(&mut Connection, &Backlog) -> Result<T>,
     ) -> Result<T> {
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let done = async {
-            let backlog = match self.inner.backlogs.known(&watch.leases_table) {
+            let backlog = match self.known.backlogs.known(&watch.leases_table) {
                 Some(backlog) => backlog,
                 None => {
-                    let backlog = Arc::new(Backlog::load(&mut connection, watch).await?);
-                    let backlogs = &self.inner.backlogs;
+                    let backlog = Arc::new(Backlog::load(connection, watch).await?);
+                    let backlogs = &self.known.backlogs;
                     backlogs.remember(&watch.leases_table, backlog.clone());
                     backlog
                 }
             };
-            act(&mut connection, &backlog).await
+            act(connection, &backlog).await
         }
         .await;
         if done.is_err() {
-            self.inner.backlogs.forget(&watch.leases_table);
+            self.known.backlogs.forget(&watch.leases_table);
             // It may be in the middle of a transaction, or at another isolation level.
-            connection.close();
+            connection.tidy().await;
         }
         done
     }

@@ -31,6 +31,8 @@ pub struct Target {
     database: Option<String>,
     /// Instead of a user and a password.
     token: Option<Token>,
+    /// How long reaching the server may take, and then logging in.
+    patience: Duration,
 }
 
 /// Where an access token is. It is read for each connection: tokens live for an hour, and whoever
@@ -87,11 +89,21 @@ impl Target {
             .any(|key| first.eq_ignore_ascii_case(key))
     }
 
+    /// How long reaching the server may take, and then logging in.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    #[cfg(test)]
+    pub(crate) fn connect_within(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
+    }
+
     fn finished(mut self) -> Self {
         self.config.application_name("changefeed");
         self.config.handshake_timeout(Some(CONNECT_TIMEOUT));
-        // A sweep of a large backlog or somebody's lock takes as long as it takes; that the other
-        // side is gone is noticed by the sockets.
+        // Each call has a limit of its own: see session.rs.
         self.config.command_timeout(None);
         // A character that is no character must not keep a row from being read.
         self.config.lossy_utf16_decoding(true);
@@ -106,7 +118,7 @@ impl Target {
         }
         let (mut host, mut port) = (self.host.clone(), self.port);
         for _ in 0..2 {
-            let tcp = tokio::time::timeout(CONNECT_TIMEOUT, dial(&host, port))
+            let tcp = tokio::time::timeout(self.patience, dial(&host, port))
                 .await
                 .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
                 .map_err(|e| {
@@ -118,7 +130,17 @@ impl Target {
                     .caused_by(e)
                 })?;
             // Boxed, like every call of the driver: its futures are too large for small stacks.
-            match Box::pin(Client::connect(config.clone(), tcp)).await {
+            let greeting = Box::pin(Client::connect(config.clone(), tcp));
+            let greeted = tokio::time::timeout(self.patience, greeting).await;
+            let greeted = greeted.map_err(|late| {
+                Error::new(
+                    Kind::Unavailable,
+                    format!("the server at {host}:{port} does not answer"),
+                )
+                .advise("check that it is a SQL Server, and that it is not overloaded")
+                .caused_by(late)
+            })?;
+            match greeted {
                 Ok(client) => return Ok(client),
                 Err(tiberius::error::Error::Routing {
                     host: elsewhere,
@@ -214,6 +236,7 @@ impl Parts {
             port,
             database: self.database,
             token,
+            patience: CONNECT_TIMEOUT,
         })
     }
 }

@@ -3,20 +3,21 @@
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Error, Kind, Result, SchemaStore, require_current};
+use changefeed_core::{Error, Kind, Result};
 use deadpool::managed::{self, Metrics, Object, QueueMode, RecycleError, RecycleResult};
 use socket2::{SockRef, TcpKeepalive};
 use tiberius::{Client, QueryStream, Row, ToSql};
 use tokio::net::TcpStream;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
-use crate::SqlServerStore;
 use crate::connect::Target;
 use crate::error::db;
 use crate::platform::{Platform, batches};
 
-/// Connections a store keeps at most.
-const POOL_SIZE: usize = 10;
+/// How long a call waits for a connection that others have.
+const QUEUE: Duration = Duration::from_secs(10);
+/// How long a connection that was idle may take to say that it is alive.
+const ALIVE: Duration = Duration::from_secs(5);
 /// A connection that nobody has used for so long is asked whether it is alive.
 const TRUSTED_FOR: Duration = Duration::from_secs(15);
 /// How long the other side may be silent before it is asked whether it is there, and how long what was
@@ -61,7 +62,11 @@ impl Connection {
             whole: true,
             in_transaction: false,
         };
-        let rows = connection.call(SESSION).await?;
+        let rows = tokio::time::timeout(target.patience(), connection.call(SESSION))
+            .await
+            .map_err(|late| {
+                Error::new(Kind::Unavailable, "the SQL Server does not answer").caused_by(late)
+            })??;
         if rows.first().and_then(|row| row.get::<i32, _>(0)) == Some(1) {
             connection.platform = Platform::Babelfish;
         }
@@ -188,6 +193,18 @@ impl Connection {
         Ok(())
     }
 
+    /// After an error in the middle of something: ends what is open, and sets the isolation level that
+    /// every session has. If that fails, the connection goes back to no pool.
+    pub(crate) async fn tidy(&mut self) {
+        let tidied = self
+            .batch(
+                "if @@trancount > 0 rollback transaction; \
+                 set transaction isolation level read committed",
+            )
+            .await;
+        self.in_transaction = tidied.is_err();
+    }
+
     /// Which server this is.
     pub fn platform(&self) -> Platform {
         self.platform
@@ -234,16 +251,18 @@ impl managed::Manager for Manager {
             return Err(RecycleError::message("cut off in the middle of a call"));
         }
         if connection.used.elapsed() > TRUSTED_FOR {
-            connection.batch("select 1").await?;
+            tokio::time::timeout(ALIVE, connection.batch("select 1"))
+                .await
+                .map_err(|_| RecycleError::message("it does not answer"))??;
         }
         Ok(())
     }
 }
 
 /// A pool of connections to a server.
-pub(crate) fn pool(target: Target) -> Result<Pool> {
+pub(crate) fn pool(target: Target, size: usize) -> Result<Pool> {
     Pool::builder(Manager(target))
-        .max_size(POOL_SIZE)
+        .max_size(size)
         // The one that was used last: what it has read and planned already is quick, and on Babelfish, which
         // reads a long statement anew in every session, by a hundred times.
         .queue_mode(QueueMode::Lifo)
@@ -296,7 +315,19 @@ impl Drop for Lent {
 
 /// A connection from a pool.
 pub(crate) async fn get(pool: &Pool) -> Result<Lent> {
-    let lent = pool.get().await.map_err(|e| match e {
+    let got = tokio::time::timeout(QUEUE, pool.get());
+    let got = got.await.map_err(|_| {
+        Error::new(
+            Kind::Unavailable,
+            format!(
+                "all {} connections to the database were in use for {} seconds",
+                pool.status().max_size,
+                QUEUE.as_secs()
+            ),
+        )
+        .advise("try again")
+    })?;
+    let lent = got.map_err(|e| match e {
         managed::PoolError::Backend(error) => error,
         other => Error::new(
             Kind::Unavailable,
@@ -307,26 +338,9 @@ pub(crate) async fn get(pool: &Pool) -> Result<Lent> {
     Ok(Lent(Some(lent)))
 }
 
-impl SqlServerStore {
-    /// A connection from the pool, whatever is installed in the database.
-    pub(crate) async fn raw_connection(&self) -> Result<Lent> {
-        get(&self.inner.pool).await
-    }
-
-    /// A connection to a database whose schema this program knows.
-    pub(crate) async fn connection(&self) -> Result<Lent> {
-        use std::sync::atomic::Ordering;
-        if !self.inner.schema_checked.load(Ordering::Relaxed) {
-            require_current(self.schema().await?)?;
-            self.inner.schema_checked.store(true, Ordering::Relaxed);
-        }
-        self.raw_connection().await
-    }
-}
-
-/// A stream that the driver can use. No answer is waited for with a time limit, so the sockets notice
-/// that the other side is gone: when nothing is on the way, by asking; when something is, by its not
-/// being confirmed.
+/// A stream that the driver can use. Some answers take long, so the sockets notice before the limit of
+/// a call that the other side is gone: when nothing is on the way, by asking; when something is, by its
+/// not being confirmed.
 pub(crate) async fn dial(host: &str, port: u16) -> std::io::Result<Compat<TcpStream>> {
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;

@@ -1,13 +1,10 @@
 //! Cursors of named consumers.
 
-use async_trait::async_trait;
-use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
-};
+use changefeed_core::{Consumer, ConsumerName, Cursor, Feed, FeedId, FeedName, Result, ShardId};
 
-use crate::SqlServerStore;
 use crate::connection::Connection;
 use crate::error::{db, is_constraint, is_duplicate};
+use crate::session::Session;
 
 /// Moves a consumer's cursor inside the caller's own transaction, so that the cursor and the
 /// effects of what was read commit together or not at all: exactly-once effects.
@@ -86,10 +83,9 @@ async fn stored(
     stored.map(str::parse).transpose()
 }
 
-#[async_trait]
-impl ConsumerStore for SqlServerStore {
-    async fn consumers(&self) -> Result<Vec<Consumer>> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn consumers(&mut self) -> Result<Vec<Consumer>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/consumers.sql"), &[])
             .await?;
@@ -119,18 +115,18 @@ impl ConsumerStore for SqlServerStore {
             .collect()
     }
 
-    async fn consumer_cursor(
-        &self,
+    pub(crate) async fn consumer_cursor(
+        &mut self,
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
     ) -> Result<Option<Cursor>> {
-        let mut connection = self.connection().await?;
-        stored(&mut connection, name, feed.id, shard).await
+        let connection = &mut *self.connection;
+        stored(connection, name, feed.id, shard).await
     }
 
-    async fn store_cursor(
-        &self,
+    pub(crate) async fn store_cursor(
+        &mut self,
         name: &ConsumerName,
         feed: &Feed,
         shard: ShardId,
@@ -138,19 +134,19 @@ impl ConsumerStore for SqlServerStore {
         to: Cursor,
     ) -> Result<()> {
         feed.shard(shard)?;
-        let mut connection = self.connection().await?;
-        match move_from(&mut connection, name, feed.id, shard, from, to).await {
+        let connection = &mut *self.connection;
+        match move_from(connection, name, feed.id, shard, from, to).await {
             Ok(true) => Ok(()),
             // It may have been this very call, whose answer was lost.
-            Ok(false) if stored(&mut connection, name, feed.id, shard).await? == Some(to) => Ok(()),
+            Ok(false) if stored(connection, name, feed.id, shard).await? == Some(to) => Ok(()),
             Ok(false) => Err(name.moved(shard)),
             Err(error) if is_constraint(&error) => Err(feed.unknown_shard(shard)),
             Err(error) => Err(db(error)),
         }
     }
 
-    async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn drop_consumer(&mut self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
+        let connection = &mut *self.connection;
         connection
             .execute(
                 "delete from changefeed.consumer where name = convert(varchar(100), @P1) and feed_id = @P2",

@@ -2,33 +2,30 @@
 
 use std::collections::VecDeque;
 
-use async_trait::async_trait;
-use changefeed_core::{
-    DefinitionStore, Error, FeedId, Result, Step, TableName, Watch, crash_point,
-};
+use changefeed_core::{Error, FeedId, Result, Step, TableName, Watch, crash_point};
 
 use crate::connection::Connection;
+use crate::session::Session;
 use crate::source::Table;
 use crate::watch_triggers::Triggers;
 use crate::watches::{self, Opening};
-use crate::{SqlServerStore, feeds, table_trigger, triggers};
+use crate::{feeds, table_trigger, triggers};
 
-#[async_trait]
-impl DefinitionStore for SqlServerStore {
-    async fn find_table(&self, table: &TableName) -> Result<TableName> {
-        let mut connection = self.connection().await?;
-        Ok(Table::find(&mut connection, table).await?.name)
+impl Session {
+    pub(crate) async fn find_table(&mut self, table: &TableName) -> Result<TableName> {
+        let connection = &mut *self.connection;
+        Ok(Table::find(connection, table).await?.name)
     }
 
-    async fn apply(&self, steps: &[Step]) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn apply(&mut self, steps: &[Step]) -> Result<()> {
+        let connection = &mut *self.connection;
         let (mut openings, mut dropped) = (VecDeque::new(), Vec::new());
         for step in steps {
             match step {
                 Step::DropWatch(watch) => dropped.push(&watch.name),
                 Step::PutWatch(spec) => {
                     let before = dropped.contains(&&spec.name);
-                    openings.push_back(Opening::look(&mut connection, spec, before).await?);
+                    openings.push_back(Opening::look(connection, spec, before).await?);
                 }
                 _ => {}
             }
@@ -37,22 +34,21 @@ impl DefinitionStore for SqlServerStore {
         let taken = async {
             let mut touched = Touched::default();
             for step in steps {
-                touched.take(&mut connection, step, &mut openings).await?;
+                touched.take(connection, step, &mut openings).await?;
                 crash_point("apply.step");
             }
             let triggers = std::mem::take(&mut touched.triggers);
-            triggers.settle(&mut connection).await?;
+            triggers.settle(connection).await?;
             connection.commit().await?;
             Ok(touched)
         };
         let touched = match taken.await {
             Ok(touched) => touched,
             Err(error) => {
-                table_trigger::give_up(&mut connection).await;
+                table_trigger::give_up(connection).await;
                 return Err(error);
             }
         };
-        drop(connection);
         crash_point("apply.after_commit");
         if steps
             .iter()
@@ -61,10 +57,10 @@ impl DefinitionStore for SqlServerStore {
             self.archive_dropped().await;
         }
         for feed in touched.feeds {
-            self.inner.joins.forget(feed);
+            self.known.joins.forget(feed);
         }
         for watch in &touched.dropped {
-            self.inner.backlogs.forget(&watch.leases_table);
+            self.known.backlogs.forget(&watch.leases_table);
         }
         for watch in &touched.opened {
             self.opened(watch).await?;

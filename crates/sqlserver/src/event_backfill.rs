@@ -5,19 +5,20 @@ use changefeed_core::{Backfill, Error, EventTrigger, Result, fill};
 use crate::backfill::{estimate, resume_after};
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan};
+use crate::session::Session;
 use crate::source::Table;
-use crate::{SqlServerStore, event_feeds, event_install, json, quote, triggers};
+use crate::{event_feeds, event_install, json, quote, triggers};
 
-impl SqlServerStore {
+impl Session {
     pub(crate) async fn backfill_events(
-        &self,
+        &mut self,
         trigger: &EventTrigger,
         batch: usize,
     ) -> Result<Backfill> {
         if batch == 0 {
             return Err(Error::invalid("a backfill batch needs at least one row"));
         }
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let found = connection
             .query(
                 "select table_id, feed_id from changefeed.event_trigger \
@@ -28,11 +29,9 @@ impl SqlServerStore {
         let row = found.first().ok_or_else(|| triggers::gone(trigger))?;
         let table_id: i32 = row.get(0).unwrap_or_default();
         let feed: Option<i16> = row.get(1);
-        let table = Table::load(&mut connection, table_id)
-            .await?
-            .ok_or_else(|| {
-                Error::not_found(format!("table {} was dropped", trigger.definition.table))
-            })?;
+        let table = Table::load(connection, table_id).await?.ok_or_else(|| {
+            Error::not_found(format!("table {} was dropped", trigger.definition.table))
+        })?;
         if table.key.is_empty() {
             return Err(Error::invalid(format!(
                 "table {} has no primary key, so a backfill could not say how far it has come",
@@ -41,11 +40,11 @@ impl SqlServerStore {
             .advise("add a primary key to it"));
         }
         let around = Around {
-            binding: event_feeds::binding(&mut connection, &trigger.definition, feed).await?,
-            identity: event_install::identity_of(&mut connection, &table).await?,
+            binding: event_feeds::binding(connection, &trigger.definition, feed).await?,
+            identity: event_install::identity_of(connection, &table).await?,
         };
         let plan = Plan::of(trigger.id, &trigger.definition, &table, around)?;
-        let total = estimate(&mut connection, &table).await?;
+        let total = estimate(connection, &table).await?;
         let begun = connection
             .tried_execute(
                 "insert into changefeed.event_backfill (trigger_id, total) \

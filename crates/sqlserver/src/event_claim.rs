@@ -4,12 +4,12 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use changefeed_core::{EventClaim, EventStore, LeasedEvent, Result, TriggerId, Wanted};
+use changefeed_core::{EventClaim, LeasedEvent, Result, TriggerId, Wanted};
 
-use crate::SqlServerStore;
 use crate::connection::Connection;
 use crate::event_log::captured;
 use crate::events::{Span, claims_json};
+use crate::session::Session;
 
 /// How many due events, and then how many keys, one claim of ordered events looks at.
 const LOOKED_AT: i32 = 1000;
@@ -36,9 +36,9 @@ impl Walks {
     }
 }
 
-impl SqlServerStore {
-    pub(crate) async fn claim(
-        &self,
+impl Session {
+    pub(crate) async fn claim_events(
+        &mut self,
         wanted: &[Wanted],
         owner: &str,
         lease: Duration,
@@ -47,13 +47,12 @@ impl SqlServerStore {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        let claims = self.take(&wanted, owner, lease).await?;
+        let claims = self.take_due(&wanted, owner, lease).await?;
         if claims.is_empty() {
             return Ok(Vec::new());
         }
-        let mut connection = self.connection().await?;
-        let events = read(&mut connection, &claims).await?;
-        drop(connection);
+        let connection = &mut *self.connection;
+        let events = read(connection, &claims).await?;
         if events.len() < claims.len() {
             let here: HashSet<i64> = events.iter().map(|e| e.event.change_id).collect();
             let rest: Vec<EventClaim> = claims
@@ -65,13 +64,14 @@ impl SqlServerStore {
         Ok(events)
     }
 
-    async fn take(
-        &self,
+    async fn take_due(
+        &mut self,
         wanted: &[&Wanted],
         owner: &str,
         lease: Duration,
     ) -> Result<Vec<EventClaim>> {
-        let walks = &self.inner.walks;
+        let known = self.known.clone();
+        let walks = &known.walks;
         let document: Vec<serde_json::Value> = wanted
             .iter()
             .map(|w| {

@@ -15,10 +15,11 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::event_capture::{Around, Plan, trigger_name};
 use crate::platform::Platform;
+use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
 use crate::triggers::{rewrite, trigger};
-use crate::{SqlServerStore, event_feeds, event_install};
+use crate::{event_feeds, event_install};
 
 /// An event trigger beside its table as it is now.
 struct Look {
@@ -163,8 +164,8 @@ fn each_column(definition: &mut TriggerDefinition, mut visit: impl FnMut(&mut St
     }
 }
 
-impl SqlServerStore {
-    pub(crate) async fn follow_altered_tables(&self) -> Result<Vec<Finding>> {
+impl Session {
+    pub(crate) async fn follow_altered_tables(&mut self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.looks().await? {
             // One that somebody has switched off stays as it is: made anew it would be on.
@@ -194,14 +195,14 @@ impl SqlServerStore {
     }
 
     /// Makes the database trigger anew for the table as it is. False if somebody else has done it.
-    async fn follow(&self, look: &Look) -> Result<bool> {
+    async fn follow(&mut self, look: &Look) -> Result<bool> {
         let Some(table) = &look.table else {
             return Ok(false);
         };
         let id = look.trigger.id;
         let plan = Plan::of(id, &look.definition, table, look.around.clone())?;
         let wanted = plan.trigger()?;
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         connection.begin().await?;
         let done = async {
             // Whoever else is at it waits here.
@@ -231,26 +232,26 @@ impl SqlServerStore {
             if there == 0 || as_wanted {
                 return Ok(false);
             }
-            rewrite(&mut connection, id, &look.definition, table).await?;
-            event_install::install(&mut connection, &plan, Patience::Moment).await?;
+            rewrite(connection, id, &look.definition, table).await?;
+            event_install::install(connection, &plan, Patience::Moment).await?;
             connection.commit().await?;
             Ok(true)
         }
         .await;
         if !matches!(done, Ok(true)) {
-            table_trigger::give_up(&mut connection).await;
+            table_trigger::give_up(connection).await;
         }
         done
     }
 
-    async fn looks(&self) -> Result<Vec<Look>> {
-        let mut connection = self.connection().await?;
+    async fn looks(&mut self) -> Result<Vec<Look>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/event_triggers.sql"), &[])
             .await?;
         let mut looks = Vec::new();
         for row in &rows {
-            match Look::at(&mut connection, row).await {
+            match Look::at(connection, row).await {
                 Ok(look) => looks.push(look),
                 // One that cannot be looked at must not hide the others.
                 Err(error) if error.kind() != Kind::Unavailable => {
@@ -262,7 +263,7 @@ impl SqlServerStore {
         Ok(looks)
     }
 
-    pub(crate) async fn look_at_capture(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn look_at_capture(&mut self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         let looks = self.looks().await?;
         for look in &looks {
@@ -289,8 +290,8 @@ impl SqlServerStore {
     }
 
     /// What settings of the server or the database keep from being captured.
-    async fn surroundings(&self) -> Result<Vec<Finding>> {
-        let mut connection = self.connection().await?;
+    async fn surroundings(&mut self) -> Result<Vec<Finding>> {
+        let connection = &mut *self.connection;
         let row = connection
             .one(include_str!("sql/event_surroundings.sql"), &[])
             .await?;
@@ -313,7 +314,7 @@ impl SqlServerStore {
             );
         }
         if let Some(schema) = row.get::<&str, _>(1)
-            && self.inner.platform == Platform::SqlServer
+            && connection.platform() == Platform::SqlServer
         {
             add(
                 Severity::Problem,

@@ -12,30 +12,31 @@ use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::events::Span;
-use crate::{SqlServerStore, quote};
+use crate::quote;
+use crate::session::Session;
 
 /// Events that one statement makes pending again.
 const REDELIVER_BATCH: usize = 1000;
 
-impl SqlServerStore {
+impl Session {
     pub(crate) async fn list_events(
-        &self,
+        &mut self,
         filter: &EventFilter,
         limit: usize,
     ) -> Result<Vec<LoggedEvent>> {
         let limit = Page::check_limit(limit)?;
-        let mut connection = self.connection().await?;
-        require_trigger(&mut connection, filter).await?;
+        let connection = &mut *self.connection;
+        require_trigger(connection, filter).await?;
         let sql = listing(filter, limit);
         let rows = connection.query(&sql, &[]).await?;
         rows.iter().map(logged).collect()
     }
 
     pub(crate) async fn show_event(
-        &self,
+        &mut self,
         id: EventId,
     ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let Some((change_id, _)) = id.parts() else {
             return Ok(None);
         };
@@ -54,12 +55,12 @@ impl SqlServerStore {
         Ok((event.event.id == id).then(|| (event, attempts.iter().map(attempt).collect())))
     }
 
-    pub(crate) async fn redeliver_one(&self, id: EventId) -> Result<u64> {
+    pub(crate) async fn redeliver_one(&mut self, id: EventId) -> Result<u64> {
         let unknown = || {
             Error::not_found(format!("there is no event {id}"))
                 .advise("`changefeed event list` shows the events")
         };
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let (change_id, bits) = id.parts().ok_or_else(unknown)?;
         let rows = connection
             .query(
@@ -84,8 +85,8 @@ impl SqlServerStore {
         Ok(1)
     }
 
-    pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
-        require_trigger(&mut *self.connection().await?, filter).await?;
+    pub(crate) async fn redeliver_matching(&mut self, filter: &EventFilter) -> Result<u64> {
+        require_trigger(&mut self.connection, filter).await?;
         // From the newest to the oldest, once: what fails again at once is not taken up again.
         let mut filter = filter.clone();
         let mut total = 0;
@@ -104,7 +105,7 @@ impl SqlServerStore {
     }
 
     pub(crate) async fn clean_up_batch(
-        &self,
+        &mut self,
         trigger: Option<&EventTrigger>,
         what: CleanUp,
         batch: usize,
@@ -134,8 +135,8 @@ impl SqlServerStore {
         })
     }
 
-    pub(crate) async fn states_of_triggers(&self) -> Result<Vec<TriggerState>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn states_of_triggers(&mut self) -> Result<Vec<TriggerState>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/trigger_states.sql"), &[])
             .await?;

@@ -3,33 +3,26 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use changefeed_core::{
-    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Finished, Kind,
-    LeasedEvent, LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict, Wanted,
+    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventTrigger, Finished, Kind,
+    LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict,
 };
 use serde_json::{Value, json};
 use tiberius::Row;
 
-use crate::SqlServerStore;
 use crate::connection::Parameter;
+use crate::session::Session;
 
 /// How often something is tried that fell victim to a deadlock. Each is one transaction that is
 /// undone as a whole, so it can be said again.
 const TRIES: u32 = 5;
 
-#[async_trait]
-impl EventStore for SqlServerStore {
-    async fn claim_events(
-        &self,
-        wanted: &[Wanted],
+impl Session {
+    pub(crate) async fn held_events(
+        &mut self,
         owner: &str,
-        lease: Duration,
-    ) -> Result<Vec<LeasedEvent>> {
-        self.claim(wanted, owner, lease).await
-    }
-
-    async fn held_events(&self, owner: &str, within: Duration) -> Result<Vec<EventClaim>> {
+        within: Duration,
+    ) -> Result<Vec<EventClaim>> {
         let seconds = i32::try_from(within.as_secs() + 1).unwrap_or(i32::MAX / 2);
         let rows = self
             .patiently(include_str!("sql/event_held.sql"), &[&owner, &seconds])
@@ -37,7 +30,11 @@ impl EventStore for SqlServerStore {
         Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
+    pub(crate) async fn renew_events(
+        &mut self,
+        held: &[EventClaim],
+        lease: Duration,
+    ) -> Result<Vec<EventClaim>> {
         if held.is_empty() {
             return Ok(Vec::new());
         }
@@ -51,7 +48,7 @@ impl EventStore for SqlServerStore {
         Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
+    pub(crate) async fn finish_events(&mut self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
         if finished.is_empty() {
             return Ok(Vec::new());
         }
@@ -68,7 +65,7 @@ impl EventStore for SqlServerStore {
         Ok(rows.iter().map(claim_of).collect())
     }
 
-    async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
+    pub(crate) async fn release_events(&mut self, held: &[EventClaim]) -> Result<()> {
         if held.is_empty() {
             return Ok(());
         }
@@ -78,23 +75,30 @@ impl EventStore for SqlServerStore {
         Ok(())
     }
 
-    async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>> {
+    pub(crate) async fn events(
+        &mut self,
+        filter: &EventFilter,
+        limit: usize,
+    ) -> Result<Vec<LoggedEvent>> {
         self.list_events(filter, limit).await
     }
 
-    async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
+    pub(crate) async fn event(
+        &mut self,
+        id: EventId,
+    ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
         self.show_event(id).await
     }
 
-    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+    pub(crate) async fn redeliver(&mut self, which: &Redelivery) -> Result<u64> {
         match which {
             Redelivery::Event(id) => self.redeliver_one(*id).await,
             Redelivery::Matching(filter) => self.redeliver_matching(filter).await,
         }
     }
 
-    async fn clean_up_events(
-        &self,
+    pub(crate) async fn clean_up_events(
+        &mut self,
         trigger: Option<&EventTrigger>,
         what: CleanUp,
         batch: usize,
@@ -102,22 +106,21 @@ impl EventStore for SqlServerStore {
         self.clean_up_batch(trigger, what, batch).await
     }
 
-    async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
+    pub(crate) async fn trigger_states(&mut self) -> Result<Vec<TriggerState>> {
         self.states_of_triggers().await
     }
 }
 
-impl SqlServerStore {
+impl Session {
     /// Runs a batch that is one transaction, again if it fell victim to a deadlock.
     pub(crate) async fn patiently(
-        &self,
+        &mut self,
         sql: &str,
         parameters: &[Parameter<'_>],
     ) -> Result<Vec<Row>> {
         let mut tried = 1;
         loop {
-            let mut connection = self.connection().await?;
-            match connection.query(sql, parameters).await {
+            match self.connection.query(sql, parameters).await {
                 Err(error) if error.kind() == Kind::Busy && tried < TRIES => tried += 1,
                 done => return done,
             }

@@ -5,10 +5,10 @@
 use changefeed_core::{Error, FeedId, Finding, Result, Severity};
 use tiberius::Row;
 
-use crate::SqlServerStore;
 use crate::capture;
 use crate::connection::Connection;
 use crate::quote;
+use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{Patience, give_up};
 
@@ -158,9 +158,9 @@ fn same(known: Option<&str>, wanted: &str) -> bool {
     known.is_some_and(|known| known.trim() == wanted.trim())
 }
 
-impl SqlServerStore {
+impl Session {
     /// What keeps changes of feeds from being captured.
-    pub(crate) async fn look_at_feeds(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn look_at_feeds(&mut self) -> Result<Vec<Finding>> {
         let looks = self.feed_looks().await?;
         let mut findings: Vec<Finding> = looks.iter().flat_map(Look::describe).collect();
         findings.extend(self.left_triggers().await?);
@@ -168,8 +168,8 @@ impl SqlServerStore {
     }
 
     /// Triggers that somebody has left on tables: by deleting what they are for, or by restoring a table.
-    async fn left_triggers(&self) -> Result<Vec<Finding>> {
-        let mut connection = self.connection().await?;
+    async fn left_triggers(&mut self) -> Result<Vec<Finding>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/left_triggers.sql"), &[])
             .await?;
@@ -193,7 +193,7 @@ impl SqlServerStore {
     }
 
     /// Makes triggers of feeds anew whose tables were altered.
-    pub(crate) async fn follow_feeds(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn follow_feeds(&mut self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.feed_looks().await? {
             if let Err(error) = &look.wanted {
@@ -226,11 +226,11 @@ impl SqlServerStore {
     }
 
     /// Makes the trigger anew for the table as it is. False if somebody else has done it.
-    async fn remake(&self, look: &Look) -> Result<bool> {
+    async fn remake(&mut self, look: &Look) -> Result<bool> {
         let Some(table) = &look.table else {
             return Ok(false);
         };
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         connection.begin().await?;
         let done = async {
             // Whoever else is at it, or drops the feed, waits here.
@@ -251,7 +251,7 @@ impl SqlServerStore {
                 return Ok(false);
             }
             capture::install(
-                &mut connection,
+                connection,
                 look.feed,
                 table,
                 look.shard_by.as_deref(),
@@ -263,21 +263,21 @@ impl SqlServerStore {
             Ok(true)
         }
         .await;
-        self.inner.joins.forget(look.feed);
+        self.known.joins.forget(look.feed);
         if !matches!(done, Ok(true)) {
-            give_up(&mut connection).await;
+            give_up(connection).await;
         }
         done
     }
 
-    async fn feed_looks(&self) -> Result<Vec<Look>> {
-        let mut connection = self.connection().await?;
+    async fn feed_looks(&mut self) -> Result<Vec<Look>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/feed_triggers.sql"), &[])
             .await?;
         let mut looks = Vec::new();
         for row in &rows {
-            looks.push(Look::at(&mut connection, row).await?);
+            looks.push(Look::at(connection, row).await?);
         }
         Ok(looks)
     }

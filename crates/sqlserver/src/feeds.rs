@@ -3,45 +3,34 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Cursor, Dialect, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind,
-    NewFeed, Page, Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
-    Uuid, crash_point,
+    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, Kind, NewFeed, Page, Result, Shard,
+    ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid, crash_point,
 };
 use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
+use crate::session::Session;
 use crate::source::{StoredSource, Table};
 use crate::table_trigger::{self, Patience};
-use crate::{SqlServerStore, capture, quote, ulid_feeds};
+use crate::{capture, quote, ulid_feeds};
 
 /// Changes that one transaction removes of a feed that is dropped.
 const EMPTY_BATCH: i32 = 4000;
 
-#[async_trait]
-impl FeedStore for SqlServerStore {
-    fn dialect(&self) -> Dialect {
-        Dialect {
-            fold: Fold::Keep,
-            backslashes: false,
-            // Our own parser of conditions knows it, whatever the server knows.
-            distinct_from: true,
-        }
-    }
-
-    async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn create_feed(&mut self, new: &NewFeed) -> Result<Feed> {
+        let connection = &mut *self.connection;
         connection.begin().await?;
-        let feed = create(&mut connection, new).await?;
+        let feed = create(connection, new).await?;
         connection.commit().await?;
-        self.inner.joins.forget(feed.id);
+        self.known.joins.forget(feed.id);
         Ok(feed)
     }
 
-    async fn drop_feed(&self, feed: &Feed) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn drop_feed(&mut self, feed: &Feed) -> Result<()> {
+        let connection = &mut *self.connection;
         // Whoever may not drop it must not have emptied it.
         connection
             .execute(
@@ -51,18 +40,18 @@ impl FeedStore for SqlServerStore {
             .await?;
         // The trigger first: nobody may lose a change to a feed that could not be dropped after all.
         connection.begin().await?;
-        remove_trigger(&mut connection, feed).await?;
+        remove_trigger(connection, feed).await?;
         connection.commit().await?;
-        empty(&mut connection, feed).await?;
+        empty(connection, feed).await?;
         connection.begin().await?;
-        drop(&mut connection, feed).await?;
+        drop(connection, feed).await?;
         connection.commit().await?;
-        self.inner.joins.forget(feed.id);
+        self.known.joins.forget(feed.id);
         Ok(())
     }
 
-    async fn feeds(&self) -> Result<Vec<Feed>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn feeds(&mut self) -> Result<Vec<Feed>> {
+        let connection = &mut *self.connection;
         let shards = connection
             .query(
                 "select feed_id, shard, sweep_group, longpoll from changefeed.shard \
@@ -94,18 +83,24 @@ impl FeedStore for SqlServerStore {
             .collect())
     }
 
-    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+    pub(crate) async fn read(
+        &mut self,
+        feed: &Feed,
+        shard: ShardId,
+        after: After,
+        limit: usize,
+    ) -> Result<Page> {
         match &feed.source {
             Some(Source::Ulid { .. }) => self.read_ulids(feed, shard, after, limit).await,
             _ => self.read_page(feed, shard, after, limit).await,
         }
     }
 
-    async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+    pub(crate) async fn shard_states(&mut self, feed: &Feed) -> Result<Vec<ShardState>> {
         if let Some(Source::Ulid { .. }) = &feed.source {
             return self.ulid_states(feed).await;
         }
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
             .await?;
@@ -121,12 +116,17 @@ impl FeedStore for SqlServerStore {
             .collect())
     }
 
-    async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+    pub(crate) async fn backfill(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {
         feed.require_numbers("backfilled")?;
         self.backfill_batch(feed, batch).await
     }
 
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+    pub(crate) async fn trim(
+        &mut self,
+        feed: &Feed,
+        age: Duration,
+        batch: usize,
+    ) -> Result<Trimmed> {
         feed.require_numbers("trimmed")?;
         self.trim_batch(feed, age, batch).await
     }

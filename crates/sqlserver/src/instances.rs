@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
-use changefeed_core::{Announcement, Connections, Instance, InstanceStore, Result};
+use changefeed_core::{Announcement, Instance, Result};
 
-use crate::SqlServerStore;
+use crate::session::Session;
 
-#[async_trait]
-impl InstanceStore for SqlServerStore {
-    async fn announce(&self, announcement: &Announcement, forget: Duration) -> Result<()> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn announce(
+        &mut self,
+        announcement: &Announcement,
+        forget: Duration,
+    ) -> Result<()> {
+        let connection = &mut *self.connection;
         let tallies = serde_json::to_string(&announcement.tallies).unwrap_or_default();
         let milliseconds = i32::try_from(forget.as_millis()).unwrap_or(i32::MAX);
         connection
@@ -29,16 +31,16 @@ impl InstanceStore for SqlServerStore {
         Ok(())
     }
 
-    async fn withdraw(&self, name: &str) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn withdraw(&mut self, name: &str) -> Result<()> {
+        let connection = &mut *self.connection;
         connection
             .execute("delete from changefeed.instance where name = @P1", &[&name])
             .await?;
         Ok(())
     }
 
-    async fn instances(&self) -> Result<Vec<Instance>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn instances(&mut self) -> Result<Vec<Instance>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/instances.sql"), &[])
             .await?;
@@ -59,16 +61,6 @@ impl InstanceStore for SqlServerStore {
                 }
             })
             .collect())
-    }
-
-    fn connections(&self) -> Connections {
-        let status = self.inner.pool.status();
-        Connections {
-            most: status.max_size,
-            open: status.size,
-            idle: status.available,
-            waiting: status.waiting,
-        }
     }
 }
 

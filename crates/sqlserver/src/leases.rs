@@ -3,18 +3,22 @@
 
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
-use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result};
+use changefeed_core::{Lease, LeaseHolder, Result};
 
-use crate::{SqlServerStore, quote};
+use crate::quote;
+use crate::session::Session;
 
-#[async_trait]
-impl LeaseStore for SqlServerStore {
-    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
+impl Session {
+    pub(crate) async fn lease(
+        &mut self,
+        name: &str,
+        owner: &str,
+        ttl: Duration,
+    ) -> Result<Option<Lease>> {
         let asked = Instant::now();
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
-        let sightings = &self.inner.sightings;
+        let sightings = &self.known.sightings;
         let stale = sightings.stale(name, asked);
         let call = format!(
             "declare @generation bigint, @renewal bigint, @held_for int; \
@@ -40,8 +44,8 @@ impl LeaseStore for SqlServerStore {
         Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
     }
 
-    async fn release(&self, lease: &Lease) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn release(&mut self, lease: &Lease) -> Result<()> {
+        let connection = &mut *self.connection;
         // The row stays: its generation must go on growing.
         connection
             .execute(
@@ -53,17 +57,16 @@ impl LeaseStore for SqlServerStore {
         Ok(())
     }
 
-    async fn keep_time(&self) -> Result<Option<Duration>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn keep_time(&mut self) -> Result<Option<Duration>> {
         let call =
             "declare @seconds int; exec changefeed.keep_time @seconds output; select @seconds";
-        let rows = connection.call(call).await?;
+        let rows = self.connection.call(call).await?;
         let stepped: Option<i32> = rows.first().and_then(|row| row.get(0));
         Ok(stepped.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())))
     }
 
-    async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn lease_holders(&mut self) -> Result<Vec<LeaseHolder>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(
                 "select name, owner, generation, \

@@ -32,8 +32,10 @@ mod platform;
 mod quote;
 mod read;
 mod schema;
+mod session;
 mod source;
 mod statements;
+mod store;
 mod surroundings;
 mod sweep;
 mod table_trigger;
@@ -52,9 +54,8 @@ mod watch_triggers;
 mod watches;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use changefeed_core::{PageJoins, Result, WakeHub};
+use changefeed_core::Result;
 pub use connect::Target;
 pub use connection::Connection;
 pub use consumers::advance_consumer;
@@ -71,18 +72,12 @@ pub struct SqlServerStore {
 }
 
 struct Inner {
-    target: Target,
-    pool: connection::Pool,
+    door: session::Door,
+    known: Arc<session::Known>,
     platform: Platform,
     /// Where ULID transactions show that they live while their own connection is busy.
     pulse: tokio::sync::Mutex<Option<Connection>>,
-    hub: WakeHub,
     prober: wake::Prober,
-    joins: PageJoins,
-    backlogs: backlog::Backlogs,
-    walks: event_claim::Walks,
-    sightings: changefeed_core::Sightings,
-    schema_checked: AtomicBool,
 }
 
 impl SqlServerStore {
@@ -90,22 +85,20 @@ impl SqlServerStore {
     /// string. One connection is made at once, so that a wrong password or host is an error here
     /// and not later.
     pub async fn connect(url: &str) -> Result<Self> {
-        let target = Target::parse(url)?;
-        let pool = connection::pool(target.clone())?;
-        let platform = connection::get(&pool).await?.platform();
+        let door = session::Door::new(Target::parse(url)?)?;
+        let known = Arc::default();
+        let platform = door
+            .call_anyway(&known, session::Limit::BRIEF, async |s| {
+                Ok(s.connection.platform())
+            })
+            .await?;
         Ok(SqlServerStore {
             inner: Arc::new(Inner {
-                target,
-                pool,
+                door,
+                known,
                 platform,
                 pulse: tokio::sync::Mutex::default(),
-                hub: WakeHub::default(),
                 prober: wake::Prober::default(),
-                joins: PageJoins::default(),
-                backlogs: backlog::Backlogs::default(),
-                walks: event_claim::Walks::default(),
-                sightings: changefeed_core::Sightings::default(),
-                schema_checked: AtomicBool::new(false),
             }),
         })
     }

@@ -7,8 +7,9 @@ use changefeed_core::{
 use serde_json::value::RawValue;
 use tiberius::Row;
 
-use crate::SqlServerStore;
 use crate::error::{db, is_undefined};
+use crate::session::Session;
+use crate::source::join;
 
 /// The ends of a shard, and the number before its first live one.
 struct Ends {
@@ -16,9 +17,9 @@ struct Ends {
     start: i64,
 }
 
-impl SqlServerStore {
+impl Session {
     pub(crate) async fn read_page(
-        &self,
+        &mut self,
         feed: &Feed,
         shard: ShardId,
         after: After,
@@ -36,7 +37,7 @@ impl SqlServerStore {
             Ok(found) => found,
             Err(_) => {
                 // The table behind the feed was altered since we looked at it: look again, once.
-                self.inner.joins.forget(feed.id);
+                self.known.joins.forget(feed.id);
                 self.fetch(feed, shard, from, limit).await?.map_err(db)?
             }
         };
@@ -59,14 +60,14 @@ impl SqlServerStore {
     /// Reads a page, how many changes it would have if it were not cut by its bytes, and then the ends
     /// of the shard, in one round trip. The inner result is an error if the table behind the feed is not as we knew it.
     async fn fetch(
-        &self,
+        &mut self,
         feed: &Feed,
         shard: ShardId,
         from: i64,
         limit: usize,
     ) -> Result<Result<(Vec<Change>, usize, Option<Ends>), tiberius::error::Error>> {
-        let mut connection = self.connection().await?;
-        let join = self.join(&mut connection, feed).await?;
+        let connection = &mut *self.connection;
+        let join = join(&self.known.joins, connection, feed).await?;
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
         let answer = connection
             .results(

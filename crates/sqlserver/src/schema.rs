@@ -1,14 +1,10 @@
 //! Installing and removing the schema.
 
-use std::sync::atomic::Ordering;
-
-use async_trait::async_trait;
-use changefeed_core::{
-    Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore,
-};
+use changefeed_core::{Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState};
 
 use crate::connection::Connection;
-use crate::{SqlServerStore, quote, surroundings};
+use crate::session::Session;
+use crate::{quote, surroundings};
 
 /// Every step, by ascending version.
 const MIGRATIONS: [(i32, &str); 6] = [
@@ -45,7 +41,7 @@ pub fn migration_script() -> String {
     )
 }
 
-async fn installed(connection: &mut Connection) -> Result<SchemaState> {
+pub(crate) async fn installed(connection: &mut Connection) -> Result<SchemaState> {
     let row = connection
         .one(
             "select object_id(N'changefeed.schema_version'), \
@@ -77,18 +73,17 @@ async fn installed(connection: &mut Connection) -> Result<SchemaState> {
     Ok(SchemaState::At(row.get(0).unwrap_or(0)))
 }
 
-#[async_trait]
-impl SchemaStore for SqlServerStore {
-    async fn schema(&self) -> Result<SchemaState> {
-        installed(&mut *self.raw_connection().await?).await
+impl Session {
+    pub(crate) async fn schema(&mut self) -> Result<SchemaState> {
+        installed(&mut self.connection).await
     }
 
-    async fn migrate(&self) -> Result<Migration> {
-        let mut connection = self.raw_connection().await?;
+    pub(crate) async fn migrate(&mut self) -> Result<Migration> {
+        let connection = &mut *self.connection;
         connection.begin().await?;
         // Instances that start together queue here; all but the first find nothing to do.
         connection.batch(LOCK).await?;
-        let pending = installed(&mut connection).await?.pending()?;
+        let pending = installed(connection).await?.pending()?;
         let from = pending.start() - 1;
         for (version, sql) in MIGRATIONS {
             if pending.contains(&version) {
@@ -99,17 +94,16 @@ impl SchemaStore for SqlServerStore {
             }
         }
         connection.commit().await?;
-        self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(Migration {
             from,
             to: SCHEMA_VERSION,
         })
     }
 
-    async fn uninstall(&self) -> Result<()> {
-        let mut connection = self.raw_connection().await?;
+    pub(crate) async fn uninstall(&mut self) -> Result<()> {
+        let connection = &mut *self.connection;
         // Who may see nothing must not believe that there is nothing.
-        installed(&mut connection).await?;
+        installed(connection).await?;
         connection.begin().await?;
         connection.batch(LOCK).await?;
         let foreign: Vec<String> = connection
@@ -135,14 +129,13 @@ impl SchemaStore for SqlServerStore {
             }
         }
         connection.commit().await?;
-        self.inner.schema_checked.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    async fn server_findings(&self) -> Result<Vec<Finding>> {
-        let mut connection = self.raw_connection().await?;
-        let schema = installed(&mut connection).await?;
-        surroundings::look(&mut connection, schema).await
+    pub(crate) async fn server_findings(&mut self) -> Result<Vec<Finding>> {
+        let connection = &mut *self.connection;
+        let schema = installed(connection).await?;
+        surroundings::look(connection, schema).await
     }
 }
 

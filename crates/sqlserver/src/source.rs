@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
-use changefeed_core::{Error, Feed, FeedId, PageJoin, PageRows, Result, Source, TableName};
+use changefeed_core::{
+    Error, Feed, FeedId, PageJoin, PageJoins, PageRows, Result, Source, TableName,
+};
 
 use crate::connection::Connection;
-use crate::{SqlServerStore, event_feeds, json, quote};
+use crate::{event_feeds, json, quote};
 
 /// A column of a table.
 #[derive(Debug, Clone, PartialEq)]
@@ -286,20 +288,15 @@ impl StoredSource {
     }
 }
 
-impl SqlServerStore {
-    /// The SQL that reads a page of this feed.
-    pub(crate) async fn join(
-        &self,
-        connection: &mut Connection,
-        feed: &Feed,
-    ) -> Result<Arc<PageJoin>> {
-        match self.inner.joins.known(feed.id) {
-            Some(join) => Ok(join),
-            None => Ok(self
-                .inner
-                .joins
-                .remember(feed.id, build(connection, feed).await?)),
-        }
+/// The SQL that reads a page of this feed.
+pub(crate) async fn join(
+    joins: &PageJoins,
+    connection: &mut Connection,
+    feed: &Feed,
+) -> Result<Arc<PageJoin>> {
+    match joins.known(feed.id) {
+        Some(join) => Ok(join),
+        None => Ok(joins.remember(feed.id, build(connection, feed).await?)),
     }
 }
 

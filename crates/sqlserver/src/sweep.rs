@@ -1,19 +1,13 @@
 //! One sweep is one call of a stored procedure: it locks, numbers and commits, and nothing is held
 //! when it has returned.
 
-use async_trait::async_trait;
-use changefeed_core::{FeedId, Result, ShardId, SweepGroup, SweepReport, SweepStore, SweptShard};
+use changefeed_core::{FeedId, Result, ShardId, SweepGroup, SweepReport, SweptShard};
 
-use crate::SqlServerStore;
+use crate::session::Session;
 
-#[async_trait]
-impl SweepStore for SqlServerStore {
-    fn needs_sweeping(&self) -> bool {
-        true
-    }
-
-    async fn sweep_groups(&self) -> Result<Vec<SweepGroup>> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn sweep_groups(&mut self) -> Result<Vec<SweepGroup>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(
                 "select distinct sweep_group from changefeed.shard order by sweep_group",
@@ -26,8 +20,8 @@ impl SweepStore for SqlServerStore {
             .collect())
     }
 
-    async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn sweep(&mut self, group: SweepGroup) -> Result<SweepReport> {
+        let connection = &mut *self.connection;
         let rows = connection
             .call(&format!("exec changefeed.sweep {}", group.0))
             .await?;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
 use changefeed_core::{
     Backfill, Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, TriggerStore, Uuid, crash_point,
+    TriggerDefinition, TriggerId, TriggerName, Uuid, crash_point,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -13,54 +12,54 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan, trigger_name};
+use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
-use crate::{SqlServerStore, event_feeds, event_install, quote};
+use crate::{event_feeds, event_install, quote};
 
 /// So few that no lock of theirs is felt.
 const ARCHIVED_AT_ONCE: i32 = 2000;
 
-#[async_trait]
-impl TriggerStore for SqlServerStore {
-    async fn triggers(&self) -> Result<Vec<EventTrigger>> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn triggers(&mut self) -> Result<Vec<EventTrigger>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/event_triggers.sql"), &[])
             .await?;
         rows.iter().map(trigger).collect()
     }
 
-    async fn create_trigger(
-        &self,
+    pub(crate) async fn create_trigger(
+        &mut self,
         definition: &TriggerDefinition,
         replace: bool,
     ) -> Result<EventTrigger> {
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         connection.begin().await?;
         let made = async {
-            let made = create(&mut connection, definition, replace).await?;
+            let made = create(connection, definition, replace).await?;
             connection.commit().await?;
             Ok(made)
         };
         match made.await {
             Ok((trigger, feed)) => {
                 if let Some(feed) = feed {
-                    self.inner.joins.forget(feed);
+                    self.known.joins.forget(feed);
                 }
                 Ok(trigger)
             }
             Err(error) => {
-                table_trigger::give_up(&mut connection).await;
+                table_trigger::give_up(connection).await;
                 Err(error)
             }
         }
     }
 
-    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
+    pub(crate) async fn drop_trigger(&mut self, trigger: &EventTrigger) -> Result<()> {
         {
-            let mut connection = self.connection().await?;
+            let connection = &mut *self.connection;
             connection.begin().await?;
-            drop(&mut connection, trigger).await?;
+            drop(connection, trigger).await?;
             connection.commit().await?;
         }
         crash_point("trigger.dropped");
@@ -68,17 +67,21 @@ impl TriggerStore for SqlServerStore {
         Ok(())
     }
 
-    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn pause_trigger(
+        &mut self,
+        trigger: &EventTrigger,
+        reason: Option<&str>,
+    ) -> Result<()> {
+        let connection = &mut *self.connection;
         let name = &trigger.definition.name;
-        match pause(&mut connection, name, Some(trigger.id), reason).await? {
+        match pause(connection, name, Some(trigger.id), reason).await? {
             true => Ok(()),
             false => Err(gone(trigger)),
         }
     }
 
-    async fn invoke_trigger(
-        &self,
+    pub(crate) async fn invoke_trigger(
+        &mut self,
         trigger: &EventTrigger,
         payload: &RawValue,
         key: Uuid,
@@ -90,7 +93,7 @@ impl TriggerStore for SqlServerStore {
             ))
             .advise("create it with --manual, or replace it by one that has it"));
         }
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         connection.begin().await?;
         let rows = connection
             .query(
@@ -116,36 +119,40 @@ impl TriggerStore for SqlServerStore {
         Ok(EventId::new(change_id, bits))
     }
 
-    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {
+    pub(crate) async fn backfill_trigger(
+        &mut self,
+        trigger: &EventTrigger,
+        batch: usize,
+    ) -> Result<Backfill> {
         self.backfill_events(trigger, batch).await
     }
 
-    async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn refresh_triggers(&mut self) -> Result<Vec<Finding>> {
         self.archive_dropped().await;
         let mut findings = self.follow_feeds().await?;
         findings.extend(self.follow_altered_tables().await?);
         Ok(findings)
     }
 
-    async fn capture_findings(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn capture_findings(&mut self) -> Result<Vec<Finding>> {
         let mut findings = self.look_at_feeds().await?;
         findings.extend(self.look_at_capture().await?);
         Ok(findings)
     }
 }
 
-impl SqlServerStore {
+impl Session {
     /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
     /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
     /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
-    pub(crate) async fn archive_dropped(&self) {
+    pub(crate) async fn archive_dropped(&mut self) {
         if let Err(error) = self.archive_all().await {
             tracing::warn!(%error, "events of a dropped trigger are not archived yet");
         }
     }
 
-    async fn archive_all(&self) -> Result<()> {
-        let mut connection = self.connection().await?;
+    async fn archive_all(&mut self) -> Result<()> {
+        let connection = &mut *self.connection;
         let sql = include_str!("sql/event_archive.sql");
         while connection.execute(sql, &[&ARCHIVED_AT_ONCE]).await? > 0 {}
         Ok(())

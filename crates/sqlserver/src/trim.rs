@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use changefeed_core::{Feed, Result, Trimmed};
 
-use crate::SqlServerStore;
+use crate::session::Session;
 
-impl SqlServerStore {
+impl Session {
     pub(crate) async fn trim_batch(
-        &self,
+        &mut self,
         feed: &Feed,
         age: Duration,
         batch: usize,
     ) -> Result<Trimmed> {
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         // More than the server's times hold is as good as for ever.
         let seconds = i32::try_from(age.as_secs()).unwrap_or(i32::MAX);
         let mut left = i64::try_from(batch).unwrap_or(i64::MAX);

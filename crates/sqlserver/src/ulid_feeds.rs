@@ -1,13 +1,13 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
-use async_trait::async_trait;
 use changefeed_core::{
     After, Change, Cursor, Error, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
-    Source, SweepGroup, TableName, Ulid, UlidStore, Uuid, begin_ulid, fill, ulid_of_row,
+    Source, SweepGroup, TableName, Ulid, Uuid, begin_ulid, fill, ulid_of_row,
 };
 
+use crate::session::Session;
 use crate::source::Table;
-use crate::{SqlServerStore, quote, read};
+use crate::{quote, read};
 
 /// Checks that a table can be read as a ULID feed, and says why not.
 pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Result<()> {
@@ -68,9 +68,9 @@ impl<'a> Place<'a> {
     }
 }
 
-impl SqlServerStore {
+impl Session {
     pub(crate) async fn read_ulids(
-        &self,
+        &mut self,
         feed: &Feed,
         shard: ShardId,
         after: After,
@@ -84,8 +84,8 @@ impl SqlServerStore {
             let next = self.newest_ulid(feed, shard).await?;
             return Ok(Page::empty(Cursor::Ulid(next)));
         };
-        let mut connection = self.connection().await?;
-        let table = Table::find(&mut connection, place.table).await?;
+        let connection = &mut *self.connection;
+        let table = Table::find(connection, place.table).await?;
         let sql = place.sql(include_str!("sql/ulid_page.sql"), &table);
         let rows = connection
             .query(
@@ -126,10 +126,10 @@ impl SqlServerStore {
     }
 
     /// The newest ULID that is committed in a shard.
-    async fn newest_ulid(&self, feed: &Feed, shard: ShardId) -> Result<Ulid> {
+    async fn newest_ulid(&mut self, feed: &Feed, shard: ShardId) -> Result<Ulid> {
         let place = Place::of(feed)?;
-        let mut connection = self.connection().await?;
-        let table = Table::find(&mut connection, place.table).await?;
+        let connection = &mut *self.connection;
+        let table = Table::find(connection, place.table).await?;
         let sql = place.sql(
             "select top (1) t.{ulid} from {table} t where t.{shard} = @P1 order by t.{ulid} desc",
             &table,
@@ -140,10 +140,9 @@ impl SqlServerStore {
         })
     }
 
-    pub(crate) async fn ulid_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+    pub(crate) async fn ulid_states(&mut self, feed: &Feed) -> Result<Vec<ShardState>> {
         let now: i64 = self
-            .connection()
-            .await?
+            .connection
             .one(
                 "select datediff_big(millisecond, '1970-01-01', sysutcdatetime())",
                 &[],
@@ -170,10 +169,9 @@ impl SqlServerStore {
     }
 }
 
-#[async_trait]
-impl UlidStore for SqlServerStore {
-    async fn incidents(&self) -> Result<Vec<Incident>> {
-        let mut connection = self.connection().await?;
+impl Session {
+    pub(crate) async fn incidents(&mut self) -> Result<Vec<Incident>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(
                 "select feed_id, shard_id, [count], \

@@ -92,7 +92,7 @@ impl SqlServerStore {
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            let mut held = Held(Some(self.connection().await?));
+            let mut held = Held(Some(self.inner.door.application(&self.inner.known).await?));
             let error = match begin(held.connection()?, options, &hint, left, isolation).await {
                 Ok(begun) => return Ok(self.begun(held, begun, options, isolation)),
                 Err(error) => error,
@@ -116,7 +116,7 @@ impl SqlServerStore {
         // One that fails, or is cut off in the middle, is not kept.
         let mut connection = match kept.take() {
             Some(connection) => connection,
-            None => Connection::open(&self.inner.target).await?,
+            None => Connection::open(&self.inner.door.target).await?,
         };
         // Not for longer than a beat takes: this connection may be dead as well. To open one may take
         // longer than that, and is not begun anew each time.

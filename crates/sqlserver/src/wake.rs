@@ -9,7 +9,8 @@ use changefeed_core::{Feed, FeedId, Pace, Result, ShardId, Subscription, WakeSto
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::{Inner, SqlServerStore, connection};
+use crate::session::{Limit, Session};
+use crate::{Inner, SqlServerStore};
 
 /// Waits between two looks, when something happens and when nothing does.
 const SHORTEST: Duration = Duration::from_millis(2);
@@ -33,7 +34,7 @@ impl Drop for Prober {
 
 impl WakeStore for SqlServerStore {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
-        let subscription = self.inner.hub.subscribe(feed.id, shard);
+        let subscription = self.inner.known.hub.subscribe(feed.id, shard);
         let prober = &self.inner.prober;
         let mut task = prober.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
@@ -53,7 +54,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
     let mut known = Ends::new();
     loop {
         let Some(inner) = store.upgrade() else { return };
-        let watched = inner.hub.watched();
+        let watched = inner.known.hub.watched();
         if watched.is_empty() {
             known.clear();
             drop(inner);
@@ -68,7 +69,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
                     let before = known.insert(place, end.clone());
                     // One that was not looked at before may have missed something.
                     if before.is_none_or(|before| before != end) {
-                        inner.hub.wake(place.0, place.1);
+                        inner.known.hub.wake(place.0, place.1);
                         moved = true;
                     }
                 }
@@ -76,7 +77,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot look for news");
-                inner.hub.wake_all();
+                inner.known.hub.wake_all();
                 Duration::from_millis(250)
             }
         };
@@ -90,8 +91,11 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
 
 /// The end of every shard.
 async fn look(inner: &Inner) -> Result<Ends> {
-    let mut connection = connection::get(&inner.pool).await?;
-    let rows = connection.query(include_str!("sql/ends.sql"), &[]).await?;
+    let look = async |session: &mut Session| {
+        let ends = include_str!("sql/ends.sql");
+        session.connection.query(ends, &[]).await
+    };
+    let rows = inner.door.call(&inner.known, Limit::BRIEF, look).await?;
     Ok(rows
         .iter()
         .filter_map(|row| {

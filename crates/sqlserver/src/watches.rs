@@ -4,10 +4,9 @@ mod loading;
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use changefeed_core::{
     Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
-    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, WatchStore, fill,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, fill,
     suggested_workers,
 };
 pub(crate) use loading::load_sql;
@@ -16,51 +15,54 @@ use tiberius::Row;
 
 use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
+use crate::session::Session;
 use crate::table_trigger::give_up;
 use crate::table_trigger::in_use;
 use crate::tracking::{Stored, Tracked, exists, function_sql, leases_name};
 use crate::watch_triggers::Triggers;
-use crate::{SqlServerStore, json, watch_findings, watch_registry, watch_rights};
+use crate::{json, watch_findings, watch_registry, watch_rights};
 
-#[async_trait]
-impl WatchStore for SqlServerStore {
-    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
-        let mut connection = self.connection().await?;
-        let opening = Opening::look(&mut connection, spec, false).await?;
+impl Session {
+    pub(crate) async fn open_watch(&mut self, spec: &WatchSpec) -> Result<Watch> {
+        let connection = &mut *self.connection;
+        let opening = Opening::look(connection, spec, false).await?;
         connection.begin().await?;
         let made = async {
             let mut triggers = Triggers::default();
-            let watch = opening.make(&mut connection, spec, &mut triggers).await?;
-            triggers.settle(&mut connection).await?;
+            let watch = opening.make(connection, spec, &mut triggers).await?;
+            triggers.settle(connection).await?;
             Ok(watch)
         };
         let watch = match made.await {
             Ok(watch) => watch,
             Err(error) => {
-                give_up(&mut connection).await;
+                give_up(connection).await;
                 return Err(error);
             }
         };
         connection.commit().await?;
-        drop(connection);
         self.opened(&watch).await?;
         Ok(watch)
     }
 
-    async fn watches(&self) -> Result<Vec<Watch>> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn watches(&mut self) -> Result<Vec<Watch>> {
+        let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/watches.sql"), &[])
             .await?;
         rows.iter().map(stored).collect()
     }
 
-    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn watch_status(
+        &mut self,
+        watch: &Watch,
+        parked: usize,
+    ) -> Result<WatchStatus> {
+        let connection = &mut *self.connection;
         let sql = status_sql(&watch.function_id);
-        let rows = match send(&mut connection, &sql).await {
+        let rows = match send(connection, &sql).await {
             Err(error) if error.kind() == Kind::NotFound => {
-                let known = watch_registry::known(&mut connection, &watch.name).await?;
+                let known = watch_registry::known(connection, &watch.name).await?;
                 return known
                     .map_or_else(|| Err(watch.name.unknown()), |_| Ok(without_state(watch)));
             }
@@ -72,7 +74,7 @@ impl WatchStore for SqlServerStore {
         let per_worker = i64::from(row.get::<i32, _>(6).unwrap_or(1));
         let parked_changes = match given_up {
             0 => Vec::new(),
-            _ => parked_changes(&mut connection, watch, parked).await?,
+            _ => parked_changes(connection, watch, parked).await?,
         };
         Ok(WatchStatus {
             watch: watch.clone(),
@@ -87,7 +89,7 @@ impl WatchStore for SqlServerStore {
         })
     }
 
-    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+    pub(crate) async fn take(&mut self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
         let mut again = true;
         loop {
             let taken = self
@@ -99,7 +101,7 @@ impl WatchStore for SqlServerStore {
                 Ok(Taken {
                     batch: Some(batch), ..
                 }) => return Ok(Some(batch)),
-                Ok(taken) if taken.stale => self.inner.backlogs.forget(&watch.leases_table),
+                Ok(taken) if taken.stale => self.known.backlogs.forget(&watch.leases_table),
                 Ok(taken) if taken.loading => self.load(watch).await?,
                 Ok(_) => return Ok(None),
                 // Tables were renamed, functions came or went: what is known of them is read anew.
@@ -109,22 +111,27 @@ impl WatchStore for SqlServerStore {
         }
     }
 
-    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+    pub(crate) async fn held_batches(&mut self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
         self.with_backlog(watch, async |connection, backlog| {
             backlog.held_by(connection, owner).await
         })
         .await
     }
 
-    async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
+    pub(crate) async fn renew(
+        &mut self,
+        watch: &Watch,
+        batch: &Batch,
+        lease: Duration,
+    ) -> Result<u64> {
         self.with_backlog(watch, async |connection, backlog| {
             backlog.renew(connection, batch, lease).await
         })
         .await
     }
 
-    async fn settle(
-        &self,
+    pub(crate) async fn settle(
+        &mut self,
         watch: &Watch,
         batch: &Batch,
         outcome: &BatchOutcome,
@@ -136,23 +143,23 @@ impl WatchStore for SqlServerStore {
         .await
     }
 
-    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+    pub(crate) async fn retry_parked(&mut self, watch: &Watch) -> Result<u64> {
         self.with_backlog(watch, async |connection, backlog| {
             backlog.retry_parked(connection).await
         })
         .await
     }
 
-    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn reset_watch(&mut self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        let connection = &mut *self.connection;
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
-        let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
+        let (tracked, _) = Tracked::load(connection, table_id, &watch.name).await?;
         // What happened until now belongs to what is forgotten, but not for the other functions.
-        watch_registry::drain(&mut connection, &tracked, watch).await?;
+        watch_registry::drain(connection, &tracked, watch).await?;
         connection.begin().await?;
-        watch_registry::enter(&mut connection, table_id).await?;
+        watch_registry::enter(connection, table_id).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
-        if !exists(&mut connection, &leases).await? {
+        if !exists(connection, &leases).await? {
             connection.batch(&tracked.leases_sql(&leases)).await?;
             let came = format!(
                 "update changefeed.watched_table set generation = generation + 1 \
@@ -172,34 +179,33 @@ impl WatchStore for SqlServerStore {
         );
         connection.batch(&forget).await?;
         connection.commit().await?;
-        drop(connection);
-        self.inner.backlogs.forget(&watch.leases_table);
+        self.known.backlogs.forget(&watch.leases_table);
         self.load(watch).await
     }
 
-    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn drop_watch(&mut self, watch: &Watch) -> Result<()> {
+        let connection = &mut *self.connection;
         connection.begin().await?;
         let removed = async {
             let mut triggers = Triggers::default();
-            remove(&mut connection, watch, &mut triggers).await?;
-            triggers.settle(&mut connection).await
+            remove(connection, watch, &mut triggers).await?;
+            triggers.settle(connection).await
         };
         if let Err(error) = removed.await {
-            give_up(&mut connection).await;
+            give_up(connection).await;
             return Err(error);
         }
         connection.commit().await?;
-        self.inner.backlogs.forget(&watch.leases_table);
+        self.known.backlogs.forget(&watch.leases_table);
         Ok(())
     }
 
-    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn watch_findings(&mut self) -> Result<Vec<Finding>> {
         let watches = self.watches().await?;
-        let mut connection = self.connection().await?;
+        let connection = &mut *self.connection;
         let mut findings = Vec::new();
         for watch in &watches {
-            findings.extend(watch_findings::find(&mut connection, watch).await?);
+            findings.extend(watch_findings::find(connection, watch).await?);
         }
         Ok(findings)
     }
@@ -318,10 +324,10 @@ pub(crate) async fn remove(
     removed.await.map_err(|error| in_use(error, &watch.table))
 }
 
-impl SqlServerStore {
+impl Session {
     /// What is left to do when a watch is made and that is committed.
-    pub(crate) async fn opened(&self, watch: &Watch) -> Result<()> {
-        self.inner.backlogs.forget(&watch.leases_table);
+    pub(crate) async fn opened(&mut self, watch: &Watch) -> Result<()> {
+        self.known.backlogs.forget(&watch.leases_table);
         self.load(watch).await
     }
 }

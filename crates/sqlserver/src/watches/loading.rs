@@ -4,17 +4,18 @@ use changefeed_core::{Result, Watch, crash_point, fill};
 
 use crate::backfill::resume_after;
 use crate::backlog::{lock, send};
+use crate::json;
+use crate::session::Session;
 use crate::tracking::{Tracked, function_sql, leases_name};
 use crate::watch_key::{names, numbered, numbered_types, same_numbered};
-use crate::{SqlServerStore, json};
 
 /// Existing rows that are loaded at a time.
 const LOAD: &str = "10000";
 
-impl SqlServerStore {
+impl Session {
     /// Puts existing rows into the backlog of a function. Goes on where it was cut off.
-    pub(crate) async fn load(&self, watch: &Watch) -> Result<()> {
-        let mut connection = self.connection().await?;
+    pub(crate) async fn load(&mut self, watch: &Watch) -> Result<()> {
+        let connection = &mut *self.connection;
         let table_id = i32::try_from(watch.table_id).unwrap_or(-1);
         let loading = connection
             .query(
@@ -26,13 +27,13 @@ impl SqlServerStore {
         if loading.is_empty() {
             return Ok(());
         }
-        let (tracked, _) = Tracked::load(&mut connection, table_id, &watch.name).await?;
+        let (tracked, _) = Tracked::load(connection, table_id, &watch.name).await?;
         let sql = load_sql(&tracked, &watch.function_id);
         loop {
-            let rows = match send(&mut connection, &sql).await {
+            let rows = match send(connection, &sql).await {
                 Ok(rows) => rows,
                 Err(error) => {
-                    connection.close();
+                    connection.tidy().await;
                     return Err(error);
                 }
             };

@@ -54,7 +54,8 @@ async fn are_told_apart(original: &dyn Store, restored: &dyn Store) {
 async fn invoke(store: &dyn Store) {
     let payload = serde_json::value::RawValue::from_string("{}".into()).unwrap();
     let trigger = store.triggers().await.unwrap().remove(0);
-    let id = store.invoke_trigger(&trigger, &payload).await.unwrap();
+    let key = changefeed_testkit::events::key();
+    let id = store.invoke_trigger(&trigger, &payload, key).await.unwrap();
     assert_eq!(store.event(id).await.unwrap().unwrap().0.event.id, id);
 }
 

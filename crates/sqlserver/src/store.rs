@@ -1,0 +1,438 @@
+//! What the store offers: every method takes one session and hands it to the room that knows how.
+//! Nothing below has a way to the pools.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use changefeed_core::{
+    AccessStore, AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
+    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
+    EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished,
+    Fold, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
+    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result,
+    SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
+    SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
+    UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+};
+use serde_json::value::RawValue;
+
+use crate::SqlServerStore;
+use crate::session::{Limit, Session};
+
+impl SqlServerStore {
+    /// Lends a connection to one call.
+    pub(crate) async fn call<T>(
+        &self,
+        limit: Limit,
+        act: impl AsyncFnOnce(&mut Session) -> Result<T>,
+    ) -> Result<T> {
+        self.inner.door.call(&self.inner.known, limit, act).await
+    }
+}
+
+#[async_trait]
+impl SchemaStore for SqlServerStore {
+    async fn schema(&self) -> Result<SchemaState> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.call_anyway(known, Limit::BRIEF, async |s| s.schema().await)
+            .await
+    }
+
+    async fn migrate(&self) -> Result<Migration> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.forget_schema();
+        door.call_anyway(known, Limit::ADMIN, async |s| s.migrate().await)
+            .await
+    }
+
+    async fn uninstall(&self) -> Result<()> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        let done = door
+            .call_anyway(known, Limit::ADMIN, async |s| s.uninstall().await)
+            .await;
+        door.forget_schema();
+        done
+    }
+
+    async fn server_findings(&self) -> Result<Vec<Finding>> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.call_anyway(known, Limit::LONG, async |s| s.server_findings().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl FeedStore for SqlServerStore {
+    fn dialect(&self) -> Dialect {
+        Dialect {
+            fold: Fold::Keep,
+            backslashes: false,
+            // Our own parser of conditions knows it, whatever the server knows.
+            distinct_from: true,
+        }
+    }
+
+    async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
+        self.call(Limit::ADMIN, async |s| s.create_feed(new).await)
+            .await
+    }
+
+    async fn drop_feed(&self, feed: &Feed) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.drop_feed(feed).await)
+            .await
+    }
+
+    async fn feeds(&self) -> Result<Vec<Feed>> {
+        self.call(Limit::BRIEF, async |s| s.feeds().await).await
+    }
+
+    async fn read(&self, feed: &Feed, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+        self.call(Limit::BRIEF, async |s| {
+            s.read(feed, shard, after, limit).await
+        })
+        .await
+    }
+
+    async fn shard_states(&self, feed: &Feed) -> Result<Vec<ShardState>> {
+        self.call(Limit::LONG, async |s| s.shard_states(feed).await)
+            .await
+    }
+
+    async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill> {
+        self.call(Limit::LONG, async |s| s.backfill(feed, batch).await)
+            .await
+    }
+
+    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+        self.call(Limit::LONG, async |s| s.trim(feed, age, batch).await)
+            .await
+    }
+}
+
+#[async_trait]
+impl SweepStore for SqlServerStore {
+    fn needs_sweeping(&self) -> bool {
+        true
+    }
+
+    async fn sweep_groups(&self) -> Result<Vec<SweepGroup>> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.number(known, async |s| s.sweep_groups().await).await
+    }
+
+    async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.number(known, async |s| s.sweep(group).await).await
+    }
+}
+
+#[async_trait]
+impl LeaseStore for SqlServerStore {
+    async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.number(known, async |s| s.lease(name, owner, ttl).await)
+            .await
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<()> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.number(known, async |s| s.release(lease).await).await
+    }
+
+    async fn keep_time(&self) -> Result<Option<Duration>> {
+        self.call(Limit::BRIEF, async |s| s.keep_time().await).await
+    }
+
+    async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
+        self.call(Limit::BRIEF, async |s| s.lease_holders().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl ConsumerStore for SqlServerStore {
+    async fn consumers(&self) -> Result<Vec<Consumer>> {
+        self.call(Limit::LONG, async |s| s.consumers().await).await
+    }
+
+    async fn consumer_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+    ) -> Result<Option<Cursor>> {
+        self.call(Limit::BRIEF, async |s| {
+            s.consumer_cursor(name, feed, shard).await
+        })
+        .await
+    }
+
+    async fn store_cursor(
+        &self,
+        name: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+        from: Option<Cursor>,
+        to: Cursor,
+    ) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| {
+            s.store_cursor(name, feed, shard, from, to).await
+        })
+        .await
+    }
+
+    async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64> {
+        self.call(Limit::BRIEF, async |s| s.drop_consumer(name, feed).await)
+            .await
+    }
+}
+
+#[async_trait]
+impl UlidStore for SqlServerStore {
+    async fn incidents(&self) -> Result<Vec<Incident>> {
+        self.call(Limit::BRIEF, async |s| s.incidents().await).await
+    }
+}
+
+#[async_trait]
+impl TriggerStore for SqlServerStore {
+    async fn triggers(&self) -> Result<Vec<EventTrigger>> {
+        self.call(Limit::BRIEF, async |s| s.triggers().await).await
+    }
+
+    async fn create_trigger(
+        &self,
+        definition: &TriggerDefinition,
+        replace: bool,
+    ) -> Result<EventTrigger> {
+        self.call(Limit::ADMIN, async |s| {
+            s.create_trigger(definition, replace).await
+        })
+        .await
+    }
+
+    async fn drop_trigger(&self, trigger: &EventTrigger) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.drop_trigger(trigger).await)
+            .await
+    }
+
+    async fn pause_trigger(&self, trigger: &EventTrigger, reason: Option<&str>) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| {
+            s.pause_trigger(trigger, reason).await
+        })
+        .await
+    }
+
+    async fn invoke_trigger(
+        &self,
+        trigger: &EventTrigger,
+        payload: &RawValue,
+        key: Uuid,
+    ) -> Result<EventId> {
+        self.call(Limit::BRIEF, async |s| {
+            s.invoke_trigger(trigger, payload, key).await
+        })
+        .await
+    }
+
+    async fn backfill_trigger(&self, trigger: &EventTrigger, batch: usize) -> Result<Backfill> {
+        self.call(Limit::LONG, async |s| {
+            s.backfill_trigger(trigger, batch).await
+        })
+        .await
+    }
+
+    async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
+        self.call(Limit::LONG, async |s| s.refresh_triggers().await)
+            .await
+    }
+
+    async fn capture_findings(&self) -> Result<Vec<Finding>> {
+        self.call(Limit::LONG, async |s| s.capture_findings().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl EventStore for SqlServerStore {
+    async fn claim_events(
+        &self,
+        wanted: &[Wanted],
+        owner: &str,
+        lease: Duration,
+    ) -> Result<Vec<LeasedEvent>> {
+        self.call(Limit::BRIEF, async |s| {
+            s.claim_events(wanted, owner, lease).await
+        })
+        .await
+    }
+
+    async fn held_events(&self, owner: &str, within: Duration) -> Result<Vec<EventClaim>> {
+        self.call(Limit::BRIEF, async |s| s.held_events(owner, within).await)
+            .await
+    }
+
+    async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>> {
+        self.call(Limit::BRIEF, async |s| s.renew_events(held, lease).await)
+            .await
+    }
+
+    async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
+        self.call(Limit::BRIEF, async |s| s.finish_events(finished).await)
+            .await
+    }
+
+    async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| s.release_events(held).await)
+            .await
+    }
+
+    async fn events(&self, filter: &EventFilter, limit: usize) -> Result<Vec<LoggedEvent>> {
+        self.call(Limit::LONG, async |s| s.events(filter, limit).await)
+            .await
+    }
+
+    async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
+        self.call(Limit::BRIEF, async |s| s.event(id).await).await
+    }
+
+    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+        self.call(Limit::ADMIN, async |s| s.redeliver(which).await)
+            .await
+    }
+
+    async fn clean_up_events(
+        &self,
+        trigger: Option<&EventTrigger>,
+        what: CleanUp,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        self.call(Limit::LONG, async |s| {
+            s.clean_up_events(trigger, what, batch).await
+        })
+        .await
+    }
+
+    async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
+        self.call(Limit::LONG, async |s| s.trigger_states().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl WatchStore for SqlServerStore {
+    async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch> {
+        self.call(Limit::ADMIN, async |s| s.open_watch(spec).await)
+            .await
+    }
+
+    async fn watches(&self) -> Result<Vec<Watch>> {
+        self.call(Limit::BRIEF, async |s| s.watches().await).await
+    }
+
+    async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
+        self.call(Limit::LONG, async |s| s.watch_status(watch, parked).await)
+            .await
+    }
+
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        self.call(Limit::LONG, async |s| s.take(watch, take).await)
+            .await
+    }
+
+    async fn held_batches(&self, watch: &Watch, owner: &str) -> Result<Vec<Batch>> {
+        self.call(Limit::BRIEF, async |s| s.held_batches(watch, owner).await)
+            .await
+    }
+
+    async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
+        self.call(Limit::BRIEF, async |s| s.renew(watch, batch, lease).await)
+            .await
+    }
+
+    async fn settle(
+        &self,
+        watch: &Watch,
+        batch: &Batch,
+        outcome: &BatchOutcome,
+        settings: &WatchSettings,
+    ) -> Result<Settled> {
+        self.call(Limit::BRIEF, async |s| {
+            s.settle(watch, batch, outcome, settings).await
+        })
+        .await
+    }
+
+    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+        self.call(Limit::LONG, async |s| s.retry_parked(watch).await)
+            .await
+    }
+
+    async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.reset_watch(watch, from).await)
+            .await
+    }
+
+    async fn drop_watch(&self, watch: &Watch) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.drop_watch(watch).await)
+            .await
+    }
+
+    async fn watch_findings(&self) -> Result<Vec<Finding>> {
+        self.call(Limit::LONG, async |s| s.watch_findings().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl DefinitionStore for SqlServerStore {
+    async fn find_table(&self, table: &TableName) -> Result<TableName> {
+        self.call(Limit::BRIEF, async |s| s.find_table(table).await)
+            .await
+    }
+
+    async fn apply(&self, steps: &[Step]) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.apply(steps).await)
+            .await
+    }
+}
+
+#[async_trait]
+impl AccessStore for SqlServerStore {
+    async fn tokens(&self) -> Result<Vec<AccessToken>> {
+        self.call(Limit::BRIEF, async |s| s.tokens().await).await
+    }
+
+    async fn create_token(&self, new: &NewToken) -> Result<AccessToken> {
+        self.call(Limit::BRIEF, async |s| s.create_token(new).await)
+            .await
+    }
+
+    async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
+        self.call(Limit::BRIEF, async |s| s.revoke_token(id).await)
+            .await
+    }
+}
+
+#[async_trait]
+impl InstanceStore for SqlServerStore {
+    async fn announce(&self, announcement: &Announcement, forget: Duration) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| {
+            s.announce(announcement, forget).await
+        })
+        .await
+    }
+
+    async fn withdraw(&self, name: &str) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| s.withdraw(name).await)
+            .await
+    }
+
+    async fn instances(&self) -> Result<Vec<Instance>> {
+        self.call(Limit::BRIEF, async |s| s.instances().await).await
+    }
+
+    fn connections(&self) -> Connections {
+        self.inner.door.connections()
+    }
+}
