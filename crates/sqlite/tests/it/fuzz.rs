@@ -12,6 +12,8 @@
 mod chance;
 mod oracle;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{TableName, TriggerStore, WatchSpec, WatchStore};
@@ -66,10 +68,19 @@ async fn run(seed: u64) -> Result<(), String> {
         shards,
         log: format!("changefeed_changes_{}", watch.table_id),
     };
+    // Triggers that fire each other may take for ever; after so many steps SQLite undoes the statement.
+    let steps = Arc::new(AtomicU32::new(0));
+    let taken = Arc::clone(&steps);
+    app.progress_handler(
+        1_000_000,
+        Some(move || taken.fetch_add(1, Ordering::Relaxed) > 20),
+    )
+    .unwrap();
     let mut before = oracle.look();
     for _ in 0..STATEMENTS {
         let statement = schema.statement(&mut chance);
         let in_transaction = !app.is_autocommit();
+        steps.store(0, Ordering::Relaxed);
         let answer = app.execute_batch(&statement);
         told.push(format!("{statement}; -- {answer:?}"));
         let failed = |what: String| {
@@ -93,6 +104,7 @@ async fn run(seed: u64) -> Result<(), String> {
                 return failed(said);
             }
         }
+        steps.store(0, Ordering::Relaxed);
         let after = oracle.look();
         let undone = statement.starts_with("rollback")
             || answer.is_err() && in_transaction && app.is_autocommit();
