@@ -14,6 +14,7 @@ use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
 use crate::error::db;
+use crate::surroundings::refuse_strangers;
 use crate::{backlog, encoding, event_claim, floors, schema, source};
 
 /// How long a call waits for a connection that others have.
@@ -166,6 +167,7 @@ impl Door {
     async fn check_schema(&self, session: &Session) -> Result<()> {
         if !self.schema_checked.load(Ordering::Relaxed) {
             require_current(schema::installed(&***session).await?)?;
+            refuse_strangers(&***session).await?;
             self.schema_checked.store(true, Ordering::Relaxed);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use changefeed_core::{Finding, Result, Severity};
+use changefeed_core::{Error, Finding, Kind, Result, Severity};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -48,6 +48,7 @@ pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
         let holder = holder.map(|row| (row.get(0), row.get(1)));
         findings.extend(inbox(row.get(0), row.get(1), row.get(2), holder));
     }
+    findings.extend(strangers(client).await?);
     Ok(findings)
 }
 
@@ -86,6 +87,35 @@ fn inbox(bytes: i64, owner: &str, seen: bool, holder: Option<(String, String)>) 
             advice,
         )
     })
+}
+
+/// Who could have us run their code; nobody, where only the owner has rights that matter.
+pub(crate) async fn strangers(client: &impl GenericClient) -> Result<Vec<Finding>> {
+    let rows = client
+        .query(include_str!("sql/foreign_rights.sql"), &[])
+        .await
+        .map_err(db)?;
+    let findings = rows.iter().map(|row| {
+        Finding::new(
+            Severity::Problem,
+            "rights",
+            format!(
+                "{}: they could run anything with our rights",
+                row.get::<_, String>(0)
+            ),
+            row.get::<_, String>(1),
+        )
+    });
+    Ok(findings.collect())
+}
+
+/// Refuses to work where somebody could have us run their code.
+pub(crate) async fn refuse_strangers(client: &impl GenericClient) -> Result<()> {
+    match strangers(client).await?.into_iter().next() {
+        None => Ok(()),
+        Some(finding) => Err(Error::new(Kind::Permission, finding.message)
+            .advise(finding.advice.unwrap_or_default())),
+    }
 }
 
 fn version(name: &str, number: i32) -> Finding {

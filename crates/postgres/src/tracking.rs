@@ -14,7 +14,7 @@ use crate::source::Table;
 use crate::template::fill;
 use crate::watch_columns::Columns;
 use crate::watch_key::{self as key, KeyColumn, join};
-use crate::{capture, quote};
+use crate::{capture, quote, watch_rights};
 
 /// A table that can be watched, as it is now.
 #[derive(Debug, Clone)]
@@ -23,8 +23,6 @@ pub(crate) struct Tracked {
     pub(crate) table_id: i64,
     pub(crate) key: Vec<KeyColumn>,
     pub(crate) columns: Columns,
-    /// How many columns the table has had in its life.
-    places: i16,
     /// The type of its rows.
     row_type: u32,
 }
@@ -73,19 +71,15 @@ impl Tracked {
     async fn of(client: &impl GenericClient, table: Table) -> Result<Tracked> {
         let key = key::load(client, &table).await?;
         let row = client
-            .query_opt(
-                "select relnatts, reltype from pg_class where oid = $1",
-                &[&table.oid],
-            )
+            .query_opt("select reltype from pg_class where oid = $1", &[&table.oid])
             .await
             .map_err(db)?;
-        let (places, row_type) = row.map_or((0, 0), |row| (row.get(0), row.get(1)));
+        let row_type = row.map_or(0, |row| row.get(0));
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
             key,
             columns: Columns::Ignored,
-            places,
             row_type,
         })
     }
@@ -102,14 +96,22 @@ impl Tracked {
         let row = client
             .query_one(
                 "select has_table_privilege($1::oid, 'select'), row_security_active($1::oid), \
-                 current_user::text",
+                 current_user::text, has_table_privilege(n.nspowner, $1::oid, 'select'), \
+                 n.nspowner::regrole::text from pg_namespace n where n.nspname = 'changefeed'",
                 &[&self.table.oid],
             )
             .await
             .map_err(db)?;
         let (may_read, hidden, user): (bool, bool, String) = (row.get(0), row.get(1), row.get(2));
         let user = quote::identifier(&user);
-        let (problem, advice) = if !may_read {
+        let (owner_may_read, owner): (bool, String) = (row.get(3), row.get(4));
+        let (problem, advice) = if !owner_may_read {
+            // What notes the rows that are truncated runs with these rights.
+            (
+                format!("{owner}, who owns the schema changefeed, may not read {name}"),
+                format!("grant select on {} to {owner}", self.table.sql),
+            )
+        } else if !may_read {
             (
                 format!("the database user may not read {name}"),
                 format!("grant select on {} to {user}", self.table.sql),
@@ -241,10 +243,17 @@ impl Tracked {
                             &[&self.table_id, &columns],
                         )
                         .await
-                        .map_err(db)?;
+                        .map_err(|e| {
+                            let what = format!(
+                                "what the trigger on {} notes has to change",
+                                self.table.name
+                            );
+                            owners_work(db(e), &what)
+                        })?;
                 }
             }
             None => {
+                watch_rights::may_make(client).await?;
                 client
                     .execute(
                         "insert into changefeed.watched_table \
@@ -267,7 +276,7 @@ impl Tracked {
         if exists(client, &log).await? {
             return self.ensure_trigger(client).await;
         }
-        may_create(client).await?;
+        watch_rights::may_make(client).await?;
         let create = fill(
             include_str!("sql/watch_log.sql"),
             &[
@@ -316,7 +325,7 @@ impl Tracked {
         if exists(client, leases).await? {
             return Ok(());
         }
-        may_create(client).await?;
+        watch_rights::may_make(client).await?;
         let create = fill(
             include_str!("sql/watch_leases.sql"),
             &[
@@ -326,33 +335,7 @@ impl Tracked {
                 ("keys", &self.keys("")),
             ],
         );
-        client.batch_execute(&create).await.map_err(db)?;
-        self.grant_leases(client, leases).await
-    }
-
-    /// Whoever moves changes moves them for all functions, so that all who may take them from where
-    /// they are noted must be able to write to a new backlog, too.
-    async fn grant_leases(&self, client: &impl GenericClient, leases: &str) -> Result<()> {
-        let movers = client
-            .query(
-                "select r.rolname::text from pg_roles r \
-                 where r.rolname <> current_user and r.oid in ( \
-                   select c.relowner from pg_class c where c.oid = to_regclass($1) \
-                   union all \
-                   select a.grantee from pg_class c, aclexplode(c.relacl) a \
-                   where c.oid = to_regclass($1) and a.privilege_type = 'DELETE')",
-                &[&format!("changefeed.{}", self.log())],
-            )
-            .await
-            .map_err(db)?;
-        for mover in &movers {
-            let grant = format!(
-                "grant select, insert, update, delete on changefeed.{leases} to {}",
-                quote::identifier(mover.get(0))
-            );
-            client.batch_execute(&grant).await.map_err(db)?;
-        }
-        Ok(())
+        client.batch_execute(&create).await.map_err(db)
     }
 
     /// Removes what notes the changes of a table that nobody watches any more.
@@ -379,26 +362,6 @@ pub(crate) async fn exists(client: &impl GenericClient, name: &str) -> Result<bo
     Ok(row.get(0))
 }
 
-/// Refuses what would fail anyway, and names the right that is missing.
-async fn may_create(client: &impl GenericClient) -> Result<()> {
-    let row = client
-        .query_one(
-            "select has_schema_privilege('changefeed', 'create'), current_user::text",
-            &[],
-        )
-        .await
-        .map_err(db)?;
-    if row.get(0) {
-        return Ok(());
-    }
-    let user = quote::identifier(&row.get::<_, String>(1));
-    Err(Error::new(
-        Kind::Permission,
-        "the database user may not create tables in schema changefeed",
-    )
-    .advise(format!("grant create on schema changefeed to {user}")))
-}
-
 /// Says who can do what only the owner of our tables and functions can do.
 fn owners_work(error: Error, what: &str) -> Error {
     if error.kind() != Kind::Permission {
@@ -408,7 +371,7 @@ fn owners_work(error: Error, what: &str) -> Error {
         Kind::Permission,
         format!("{what}, and this database user does not own the watch's tables"),
     )
-    .advise("start the watch once as the role that made it, or run `changefeed watch create` as it")
+    .advise("start the watch once as the role that owns the schema changefeed, or a member of it")
     .caused_by(error)
 }
 

@@ -28,39 +28,40 @@ impl Columns {
     }
 
     /// What the trigger does about an update. Compared by their bytes, because the equality of
-    /// somebody's own type is somebody's own function. Where the table has other columns than
-    /// this knows, any of them may have changed.
-    pub(crate) fn note(self, table: &Table, places: i16) -> String {
+    /// somebody's own type is somebody's own function. Where a row is not made of exactly these
+    /// columns in this order, the table was altered, and any of them may have changed: the row itself
+    /// tells that, while the catalogue may be older in the writer's snapshot.
+    pub(crate) fn note(self, table: &Table) -> String {
         if self == Columns::Ignored {
             return String::new();
         }
-        let cases: Vec<String> = table
-            .columns
-            .iter()
-            .map(|column| {
-                format!(
-                    "case when not pg_catalog.record_image_eq(row(old.{0}), row(new.{0})) \
-                     then '{1}' end",
-                    quote::identifier(&column.name),
-                    column.place
-                )
-            })
-            .collect();
+        let each = |make: &dyn Fn(&str, i16) -> String| -> Vec<String> {
+            let columns = table.columns.iter();
+            columns
+                .map(|c| make(&quote::identifier(&c.name), c.place))
+                .collect()
+        };
+        let cases = each(&|name, place| {
+            format!(
+                "case when not pg_catalog.record_image_eq(row(old.{name}), row(new.{name})) \
+                 then '{place}' end"
+            )
+        });
         // In groups: a function takes no more than a hundred arguments.
         let groups: Vec<String> = cases
             .chunks(40)
             .map(|group| format!("pg_catalog.concat_ws(',', {})", group.join(", ")))
             .collect();
         let columns = groups.join(" operator(pg_catalog.||) ',' operator(pg_catalog.||) ");
+        let whole = |row: &str| {
+            let values = each(&|name, _| format!("{row}.{name}")).join(", ");
+            format!("pg_catalog.record_image_eq(row({values}), {row})")
+        };
         format!(
-            "begin \
-               if (select c.relnatts from pg_catalog.pg_class c \
-                   where c.oid operator(pg_catalog.=) {}::pg_catalog.oid) \
-                  operator(pg_catalog.=) {places} then \
-                 changed := {columns}; \
-               end if; \
+            "begin if {} and {} then changed := {columns}; end if; \
              exception when others then changed := null; end;",
-            table.oid
+            whole("old"),
+            whole("new")
         )
     }
 

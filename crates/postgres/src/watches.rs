@@ -345,11 +345,15 @@ async fn register(
         .map(serde_json::to_string)
         .transpose()
         .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+    let per_worker = spec.max_changes_per_worker.map(i64::from);
     let known = client
         .query_opt(
-            "select coalesce(definition <> $2::text::jsonb, false), name::text \
+            "select coalesce(definition <> $2::text::jsonb, false), name::text, \
+               (definition, columns, max_changes_per_worker) \
+                 is distinct from (coalesce($2::text::jsonb, definition), $3, \
+                                   coalesce($4::bigint, max_changes_per_worker)) \
              from changefeed.watch where function_id = $1",
-            &[&watch.function_id, &definition],
+            &[&watch.function_id, &definition, &columns, &per_worker],
         )
         .await
         .map_err(db)?;
@@ -366,8 +370,9 @@ async fn register(
             return Err(spec.defined_already());
         }
     }
+    // Workers may not write to definitions.
+    let changes = known.as_ref().is_some_and(|row| row.get(2));
     let known = known.is_some();
-    let per_worker = spec.max_changes_per_worker.map(i64::from);
     let leases = &leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(client, leases).await?;
     if !has_leases {
@@ -401,15 +406,13 @@ async fn register(
             )
             .await
             .map_err(db)?;
-    } else {
+    } else if changes {
         client
             .execute(
                 "update changefeed.watch \
                  set definition = coalesce($2::text::jsonb, definition), columns = $3, \
                    max_changes_per_worker = coalesce($4::bigint, max_changes_per_worker) \
-                 where name = $1 and (definition, columns, max_changes_per_worker) \
-                   is distinct from (coalesce($2::text::jsonb, definition), $3, \
-                                     coalesce($4::bigint, max_changes_per_worker))",
+                 where name = $1",
                 &[&spec.name.as_str(), &definition, &columns, &per_worker],
             )
             .await
@@ -444,13 +447,15 @@ async fn register(
     }
     client
         .batch_execute(&format!(
-            "create view changefeed.{} as \
+            "create view changefeed.{0} as \
              select c.unprocessed, c.leased, c.parked, \
                ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers \
              from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c \
-             where w.function_id = {}",
+             where w.function_id = {1}; \
+             select changefeed.hand_over({2})",
             backlog_view(&watch.function_id),
-            quote::literal(&watch.function_id)
+            quote::literal(&watch.function_id),
+            quote::literal(&backlog_view(&watch.function_id))
         ))
         .await
         .map_err(db)

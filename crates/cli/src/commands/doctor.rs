@@ -10,12 +10,11 @@ pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) ->
     let db = connect(database).await?;
     let mut findings = db.store().server_findings().await?;
     let schema = require_current(db.schema().await?);
-    if schema.is_ok() {
-        findings.extend(db.capture_findings().await?);
-        findings.extend(deliveries(&db, variables).await?);
-        findings.extend(db.store().watch_findings().await?);
-        findings.extend(backlogs(&db, variables).await?);
-    }
+    let rest = match schema {
+        Ok(_) => work(&db, variables).await,
+        Err(error) => Err(error),
+    };
+    let rest = rest.map(|more| findings.extend(more));
     findings.sort_by_key(|f| std::cmp::Reverse(f.severity));
     for finding in &findings {
         if out.is_json() {
@@ -33,8 +32,9 @@ pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) ->
             out.line(format!("          → {advice}"))?;
         }
     }
-    // What the server lacks may be why our tables are not there: it is told first.
-    schema?;
+    // What the server lacks, or who has rights that nobody should have, may be why the rest could not be
+    // looked at: it is told first.
+    rest?;
     let problems = findings
         .iter()
         .filter(|f| f.severity == Severity::Problem)
@@ -47,6 +47,15 @@ pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) ->
         ));
     }
     Ok(())
+}
+
+/// What keeps feeds, triggers and watches from working.
+async fn work(db: &Changefeed, variables: &Variables) -> Result<Vec<Finding>> {
+    let mut findings = db.capture_findings().await?;
+    findings.extend(deliveries(db, variables).await?);
+    findings.extend(db.store().watch_findings().await?);
+    findings.extend(backlogs(db, variables).await?);
+    Ok(findings)
 }
 
 /// What keeps captured events from arriving.

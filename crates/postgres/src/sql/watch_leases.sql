@@ -27,3 +27,4 @@ create table changefeed.{leases} (
 -- that leasing touches no index.
 create index {index} on changefeed.{leases} (_changefeed_change_version)
     where _changefeed_parked_time is null;
+select changefeed.hand_over('{leases}');

@@ -14,3 +14,4 @@ create table changefeed.{log} (
     _changefeed_columns   text
 );
 create index {index} on changefeed.{log} (_changefeed_xid, _changefeed_order);
+select changefeed.hand_over('{log}');

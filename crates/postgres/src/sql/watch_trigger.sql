@@ -35,14 +35,14 @@ begin
         end if;
     exception when others then
         -- A key column was renamed, dropped or got another type after this trigger was made. The
-        -- application's write must not fail for that: find the key by the catalogue.
+        -- application's write must not fail for that: find the key by the numbers of its columns.
         {forget}
         begin
             if tg_op operator(pg_catalog.<>) 'INSERT' then
-                old_raw := changefeed.row_key(tg_relid, old);
+                old_raw := changefeed.row_key({source}, {places}, old);
             end if;
             if tg_op operator(pg_catalog.<>) 'DELETE' then
-                new_raw := changefeed.row_key(tg_relid, new);
+                new_raw := changefeed.row_key({source}, {places}, new);
             end if;
         exception when others then
             raise warning 'changefeed: a change of % is not noted: %',
@@ -67,3 +67,4 @@ begin
 end {quote};
 
 revoke all on function changefeed.{function}() from public;
+select changefeed.hand_over('{function}');

@@ -1,5 +1,5 @@
--- Makes all rows of a table that is about to be truncated deleted ones. It finds the key by the
--- catalogue, and a failure of it is a warning: the application's statement goes on.
+-- Makes all rows of a table that is about to be truncated deleted ones. A failure of it is a warning:
+-- the application's statement goes on.
 create or replace function changefeed.{function}() returns trigger
 language plpgsql security definer
 set search_path = pg_catalog, pg_temp set row_security = off
@@ -8,21 +8,17 @@ set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as {qu
 declare
     key text;
 begin
-    select string_agg(format('pg_catalog.format(''%%s'', changefeed_row.%I)', a.attname), ', '
-                      order by k.place)
+    select string_agg(format('pg_catalog.format(''%%s'', changefeed_row.%I)', n.name), ', '
+                      order by n.place)
     into key
-    from pg_index x
-    cross join lateral unnest(x.indkey::smallint[]) with ordinality k(attnum, place)
-    join pg_attribute a on a.attrelid = x.indrelid and a.attnum = k.attnum
-    where x.indrelid = tg_relid and x.indisprimary and k.place <= x.indnkeyatts;
+    from unnest(changefeed.column_names({source}, {places})) with ordinality n(name, place);
     -- Tables that inherit from it have keys of their own. A sample of everything is everything, and
     -- only of tables there are samples: whoever owns the schema may rename it at this moment, and put
     -- a view with functions of theirs behind the name.
     execute format('insert into changefeed.{log} (_changefeed_operation, _changefeed_raw) '
                    'select 2, pg_catalog.jsonb_build_array(%s) from %s %s changefeed_row '
                    'tablesample pg_catalog.bernoulli (100)',
-                   key, (select 'only' from pg_class c where c.oid = tg_relid and c.relkind = 'r'),
-                   tg_relid::regclass);
+                   key, '{only}', tg_relid::regclass);
     -- What was committed after the snapshot of such a transaction is truncated, too, and nothing can
     -- show it to us: that is said here, and by a change without a key to whoever moves changes.
     if current_setting('transaction_isolation') in ('repeatable read', 'serializable') then
@@ -38,3 +34,4 @@ exception when others then
 end {quote};
 
 revoke all on function changefeed.{function}() from public;
+select changefeed.hand_over('{function}');

@@ -121,9 +121,27 @@ impl Tracked {
             format!("{}_truncate", self.trigger()),
             function.clone(),
             include_str!("../sql/watch_truncate.sql"),
-            &[("log", log), ("function", function)],
+            &[
+                ("log", log),
+                ("function", function),
+                ("source", self.table.oid.to_string()),
+                ("places", self.places_sql()),
+                (
+                    "only",
+                    match self.table.relkind.as_str() {
+                        "r" => "only".to_owned(),
+                        _ => String::new(),
+                    },
+                ),
+            ],
             include_str!("../sql/watch_trigger_truncate.sql"),
         )
+    }
+
+    /// The numbers of the key columns, as SQL: they stay when columns are renamed.
+    fn places_sql(&self) -> String {
+        let places = join(&self.key, ",", |_, c| c.place.to_string());
+        format!("'{{{places}}}'::pg_catalog.int2[]")
     }
 
     fn row_trigger(&self) -> Trigger {
@@ -159,7 +177,9 @@ impl Tracked {
             ("new", numbered("new")),
             ("log", self.log()),
             ("function", self.function()),
-            ("note_columns", self.columns.note(&self.table, self.places)),
+            ("source", self.table.oid.to_string()),
+            ("places", self.places_sql()),
+            ("note_columns", self.columns.note(&self.table)),
         ];
         Trigger::new(
             self.trigger(),
