@@ -1,1 +1,184 @@
 //! Table owners who change a watched table, and watches that cost too much.
+
+use std::sync::Arc;
+
+use changefeed_core::WatchSpec;
+use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::run;
+use changefeed_testkit::watching::{Scene, quick, spec, take_all};
+use serde_json::Value;
+
+fn scene(case: impl AsyncFnOnce(Scene)) {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        case(Scene::new(backend).await).await;
+    });
+}
+
+/// A type whose casts and operators note who has called them.
+const SPIES: &str = "create table spy (what text, who name); grant insert on spy to public; \
+     create type e as enum ('1', '2', '7'); \
+     create function to_int(e) returns integer language plpgsql as \
+       $$ begin insert into public.spy values ('int', current_user); return 1; end $$; \
+     create function to_text(e) returns text language plpgsql as \
+       $$ begin insert into public.spy values ('text', current_user); return '1'; end $$; \
+     create function to_json(e) returns json language plpgsql as \
+       $$ begin insert into public.spy values ('json', current_user); return '1'; end $$; \
+     create cast (e as integer) with function to_int(e) as assignment; \
+     create cast (e as text) with function to_text(e) as assignment; \
+     create cast (e as json) with function to_json(e)";
+
+/// What an owner does to a table `t (id integer primary key, v text)`, and a write afterwards that
+/// changes the row with the key 7.
+const ALTERATIONS: [(&str, &str); 11] = [
+    (
+        "alter table t rename id to number",
+        "insert into t (number, v) values (7, 'x')",
+    ),
+    (
+        "alter table t alter id type bigint",
+        "insert into t (id, v) values (7, 'x')",
+    ),
+    (
+        "alter table t alter id type text",
+        "insert into t (id, v) values ('7', 'x')",
+    ),
+    (
+        "alter table t alter id type e using '1'::e",
+        "insert into t (id, v) values ('7', 'x')",
+    ),
+    (
+        "alter table t alter id type bigint; alter table t rename id to v2",
+        "insert into t (v2, v) values (7, 'x')",
+    ),
+    (
+        "alter table t rename v to id2; alter table t rename id to v; alter table t rename id2 to id",
+        "insert into t (v, id) values (7, 'x')",
+    ),
+    (
+        "alter table t add w integer default 3",
+        "insert into t (id, v) values (7, 'x')",
+    ),
+    ("alter table t drop v", "insert into t (id) values (7)"),
+    (
+        "alter table t alter v type e using '1'::e",
+        "insert into t (id, v) values (7, '2')",
+    ),
+    (
+        "alter table t rename to u; alter table u rename to t",
+        "insert into t values (7, 'x')",
+    ),
+    (
+        "create domain d as integer check (value > 0); alter table t alter id type d",
+        "insert into t (id, v) values (7, 'x')",
+    ),
+];
+
+async fn table(scene: &Scene, n: usize) -> WatchSpec {
+    scene
+        .app
+        .run(
+            "drop table if exists t; drop domain if exists d; \
+             create table t (id integer primary key, v text); insert into t values (1, 'a')",
+        )
+        .await;
+    let spec = WatchSpec {
+        // Columns are compared, too.
+        columns: n % 2 == 0,
+        ..spec(&format!("w{n}"), "t")
+    };
+    scene.store.open_watch(&spec).await.unwrap();
+    spec
+}
+
+/// The keys that the function is handed, as texts. The watch is started again, as people are told to.
+async fn handed(scene: &Scene, spec: &WatchSpec) -> Vec<String> {
+    let watch = scene.store.open_watch(spec).await.unwrap();
+    let changes = take_all(&*scene.store, &watch, &quick()).await.concat();
+    scene.store.drop_watch(&watch).await.unwrap();
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    };
+    let keys = changes.iter().filter_map(|(_, item)| {
+        let columns = item.as_object().unwrap();
+        columns.values().map(text).find(|v| v == "7" || v == "1")
+    });
+    keys.collect()
+}
+
+/// A query of the catalogue in a trigger function goes by the writer's snapshot. So none is believed:
+/// the write goes on, the change is noted under the key that the row has, and nothing of the owner runs
+/// with our rights.
+#[test]
+fn a_key_that_is_altered_behind_a_snapshot_is_noted() {
+    scene(async |scene| {
+        scene.app.run(SPIES).await;
+        scene.app.run("create table other (n integer)").await;
+        for (n, (alter, write)) in ALTERATIONS.into_iter().enumerate() {
+            for isolation in ["repeatable read", "serializable"] {
+                let spec = table(&scene, n).await;
+                let writer = scene.backend.session().await;
+                writer
+                    .run(&format!(
+                        "begin isolation level {isolation}; select * from other"
+                    ))
+                    .await;
+                scene.app.run(alter).await;
+                writer.run(write).await;
+                writer.run("commit").await;
+                let keys = handed(&scene, &spec).await;
+                assert!(
+                    keys.contains(&"7".to_owned()),
+                    "{isolation}: {alter}: {keys:?}"
+                );
+            }
+        }
+        let sprung = "select coalesce(string_agg(distinct what, ','), '') from spy";
+        assert_eq!(scene.app.value(sprung).await, "");
+    });
+}
+
+/// Sessions keep the plans of what they have done before: none of their writes fails, and none is lost.
+#[test]
+fn sessions_that_are_open_while_a_key_is_altered_go_on() {
+    scene(async |scene| {
+        scene.app.run(SPIES).await;
+        for (n, (alter, write)) in ALTERATIONS.into_iter().enumerate() {
+            let spec = table(&scene, n).await;
+            let writer = scene.backend.session().await;
+            for value in 100..107 {
+                writer
+                    .run(&format!("insert into t values ({value}, 'b')"))
+                    .await;
+                writer.run("update t set v = v || 'c' where id > 99").await;
+            }
+            writer.run("delete from t where id > 99").await;
+            let watch = scene.store.open_watch(&spec).await.unwrap();
+            take_all(&*scene.store, &watch, &quick()).await;
+            scene.app.run(alter).await;
+            writer.run(write).await;
+            writer.run("delete from t").await;
+            let keys = handed(&scene, &spec).await;
+            assert!(keys.contains(&"7".to_owned()), "{alter}: {keys:?}");
+        }
+        let sprung = "select coalesce(string_agg(distinct what, ','), '') from spy";
+        assert_eq!(scene.app.value(sprung).await, "");
+    });
+}
+
+/// Truncating reads the keys of all rows, under whatever names they have now.
+#[test]
+fn a_truncate_behind_a_snapshot_knows_the_key() {
+    scene(async |scene| {
+        scene.app.run("create table other (n integer)").await;
+        let spec = table(&scene, 1).await;
+        let writer = scene.backend.session().await;
+        writer
+            .run("begin isolation level repeatable read; select * from other")
+            .await;
+        scene.app.run("alter table t rename id to number").await;
+        writer.run("truncate t; commit").await;
+        assert_eq!(handed(&scene, &spec).await, ["1"]);
+    });
+}
