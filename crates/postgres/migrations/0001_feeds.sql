@@ -364,6 +364,32 @@ end $$;
 
 -- Inserting, changing and removing shards ---------------------------------------------------------
 
+-- Keeps writers out for the rest of the transaction, once none is at work. The writers of all feeds
+-- queue behind whoever waits for these locks: each try is short, and nothing is held between two. The
+-- caller's lock_timeout says for how long it is tried.
+create function changefeed.hold_inbox() returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    patience constant bigint := (select s.setting from pg_settings s where s.name = 'lock_timeout');
+    began    constant timestamptz := clock_timestamp();
+begin
+    loop
+        begin
+            -- A try that fails takes this back.
+            perform set_config('lock_timeout', '20', true);
+            lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
+                in share row exclusive mode;
+            perform set_config('lock_timeout', patience::text, true);
+            return;
+        exception when lock_not_available then
+            if patience > 0 and clock_timestamp() > began + patience * interval '1 millisecond' then
+                raise;
+            end if;
+        end;
+        perform pg_sleep(0.1);
+    end loop;
+end $$;
+
 create function changefeed.shard_write() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -400,8 +426,7 @@ begin
         end if;
         -- Waits for writers that have seen the shard, so that none of their rows stay behind
         -- for a later shard of the same number.
-        lock table changefeed.inbox_0, changefeed.inbox_1, changefeed.inbox_2, changefeed.inbox_3
-            in share row exclusive mode;
+        perform changefeed.hold_inbox();
         delete from changefeed.shard_definition d
         where d.feed_id = old.feed_id and d.shard = old.shard;
         delete from changefeed.inbox_0 i where i.feed_id = old.feed_id and i.shard = old.shard;

@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use changefeed_core::{
     Capture, DefinitionStore, Delivery, Error, Kind, Step, Store, SweepGroup, TableName,
@@ -222,6 +223,47 @@ fn a_feed_that_is_being_trimmed_is_dropped_afterwards() {
     });
 }
 
+/// The writers of all feeds share the inbox, and queue behind whoever waits for a lock on it.
+#[test]
+fn a_feed_drop_behind_a_long_transaction_does_not_hold_up_writers_of_other_feeds() {
+    run(async {
+        let (backend, store) = stage().await;
+        let admin = backend.session().await;
+        admin
+            .run(
+                "insert into changefeed.feed (feed_id, name) values (1, 'one'), (2, 'two'); \
+                 insert into changefeed.shard (feed_id, shard) values (1, 0), (2, 0)",
+            )
+            .await;
+        let feeds = store.feeds().await.unwrap();
+        let (long, writer) = (backend.session().await, backend.session().await);
+        let publish = "insert into changefeed.change (feed_id, shard, change_id) \
+                       values (2, 0, nextval('changefeed.change_id'))";
+        long.run("begin").await;
+        long.run(publish).await;
+        let ended = AtomicBool::new(false);
+        let dropping = async {
+            let refused = store.drop_feed(&feeds[0]).await.unwrap_err();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(refused.kind(), Kind::Busy, "{refused:?}");
+        };
+        let writing = async {
+            let mut longest = Duration::ZERO;
+            while !ended.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                writer.run(publish).await;
+                longest = longest.max(began.elapsed());
+            }
+            longest
+        };
+        let ((), longest) = tokio::join!(dropping, writing);
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+        long.run("commit").await;
+        store.drop_feed(&feeds[0]).await.unwrap();
+        assert_eq!(store.feeds().await.unwrap().len(), 1);
+    });
+}
+
 /// What is captured between the removal of what there is and that of the trigger goes, too.
 #[test]
 fn a_feed_that_is_dropped_under_its_writers_leaves_nothing() {
@@ -257,7 +299,7 @@ fn the_right_to_make_triggers_is_enough() {
             .run(&format!(
                 "drop role if exists {role}; create role {role}; \
                  grant select, trigger on a, b to {role}; \
-                 grant usage, create on schema changefeed to {role}; \
+                 alter schema changefeed owner to {role}; \
                  grant all on all tables in schema changefeed to {role}; \
                  grant all on all sequences in schema changefeed to {role}; \
                  grant all on all functions in schema changefeed to {role}"

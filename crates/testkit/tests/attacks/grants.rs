@@ -3,9 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use changefeed_core::{
-    AccessStore, FeedStore, Kind, SchemaStore, Severity, Store, TriggerStore, WatchStore,
-};
+use changefeed_core::{AccessStore, FeedStore, Kind, Severity, Store, TriggerStore, WatchStore};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend, PostgresSession, Session};
 use changefeed_testkit::run;

@@ -84,7 +84,7 @@ async fn table(scene: &Scene, n: usize) -> WatchSpec {
         .await;
     let spec = WatchSpec {
         // Columns are compared, too.
-        columns: n % 2 == 0,
+        columns: n.is_multiple_of(2),
         ..spec(&format!("w{n}"), "t")
     };
     scene.store.open_watch(&spec).await.unwrap();

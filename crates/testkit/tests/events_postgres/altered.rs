@@ -207,8 +207,8 @@ fn a_backfill_that_would_miss_rows_is_refused() {
         scene
             .session
             .run(&format!(
-                "grant all on schema changefeed to {0}; \
-                 grant all on all tables in schema changefeed to {0}; \
+                "grant usage on schema changefeed to {0}; \
+                 grant select, insert, update, delete on all tables in schema changefeed to {0}; \
                  grant all on all sequences in schema changefeed to {0}; \
                  grant execute on all functions in schema changefeed to {0}; \
                  grant select on orders to {0}",

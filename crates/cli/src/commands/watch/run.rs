@@ -229,6 +229,14 @@ async fn run_defined(
         .map(drop)
     };
     if let Err(error) = ended.await {
+        // Somebody has dropped it: that is how it is to end.
+        let left = db.store().watches().await;
+        if error.kind() == Kind::NotFound
+            && left.is_ok_and(|watches| watches.iter().all(|w| w.name != name))
+        {
+            tracing::info!(watch = %name, "this watch was dropped");
+            return;
+        }
         let advice = error.advice().unwrap_or_default();
         tracing::error!(watch = %name, %error, advice, "this watch does not run; trying again");
         let _ = tokio::time::timeout(Duration::from_secs(30), stop.cancelled()).await;
