@@ -792,7 +792,7 @@ begin
          grant update (loading, loaded_to) on changefeed.watch to {worker};
          grant usage on sequence changefeed.change_version, changefeed.lease_generation to {worker};
          grant execute on function changefeed.watch_count, changefeed.table_signature,
-             changefeed.readable, changefeed.safe_columns, changefeed.safe_value,
+             changefeed.columns_now, changefeed.readable, changefeed.safe_columns, changefeed.safe_value,
              changefeed.base_type, changefeed.hold_table, changefeed.same_row to {worker}',
         '{worker}', worker::text);
     perform changefeed.grant_watch(c.relname, worker)
