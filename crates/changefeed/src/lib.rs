@@ -23,7 +23,7 @@ pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
 pub use changefeed_engine::sinks::webhook::Target as WebhookTarget;
 pub use changefeed_engine::sinks::webhook::{
-    Variables, WebhookClient, WebhookOptions, without_secrets,
+    Variables, WebhookClient, WebhookOptions, keep_secrets, without_secrets,
 };
 pub use changefeed_engine::sinks::{Exec, PostBatches};
 pub use changefeed_engine::{

@@ -17,6 +17,7 @@ mod deliverer;
 mod failure;
 mod guard;
 mod log;
+mod placeholders;
 mod redact;
 mod retry_after;
 mod signature;
@@ -41,6 +42,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokio::time::timeout_at;
 
 pub use deliverer::{Webhooks, without_secrets};
+pub use placeholders::keep_secrets;
 pub use target::Target;
 pub use variables::Variables;
 

@@ -1,0 +1,162 @@
+//! What a definition says where a secret is not shown. Whoever reads a definition, changes something else
+//! in it and writes it back means that the secret stays what it is.
+
+use changefeed_core::{Delivery, Error, Header, Result, Setting};
+use http::Uri;
+
+use super::deliverer::without_secrets;
+use super::redact::{self, HIDDEN};
+
+/// Puts the secrets of a stored definition where a new one only has their placeholders.
+///
+/// They are kept only for requests to the same place: whoever may change a definition could otherwise have
+/// its secrets sent to an address of their own.
+pub fn keep_secrets(new: &mut Delivery, stored: Option<&Delivery>) -> Result<()> {
+    let same_place = stored.is_some_and(|stored| same_place(new, stored));
+    for at in 0..new.headers.len() {
+        let Header { name, value } = &new.headers[at];
+        if *value != Setting::Value(HIDDEN.to_owned()) || !redact::looks_secret(name) {
+            continue;
+        }
+        // Of several headers of a name, the first stands for the first.
+        let before = &new.headers[..at];
+        let nth = before.iter().filter(|h| h.name == *name).count();
+        let kept = stored.and_then(|stored| {
+            let mut same = stored.headers.iter().filter(|h| h.name == *name);
+            same.nth(nth)
+        });
+        let what = format!("the value of header '{name}'");
+        let Some(Header {
+            value: Setting::Value(kept),
+            ..
+        }) = kept
+        else {
+            return Err(nothing_stored(&what));
+        };
+        if !same_place {
+            return Err(elsewhere(&what));
+        }
+        new.headers[at].value = Setting::Value(kept.clone());
+    }
+    if let Some(Setting::Value(url)) = &new.webhook
+        && hides(url)
+    {
+        let Some(stored) = stored else {
+            return Err(nothing_stored("the webhook"));
+        };
+        if without_secrets(stored).webhook != new.webhook {
+            return Err(elsewhere("a part of the webhook"));
+        }
+        new.webhook.clone_from(&stored.webhook);
+    }
+    Ok(())
+}
+
+/// Whether a URL holds a placeholder where a secret belongs.
+fn hides(url: &str) -> bool {
+    let Ok(uri) = url.parse::<Uri>() else {
+        return url == HIDDEN;
+    };
+    let credentials = uri.authority().map_or("", |a| a.as_str()).rsplit_once('@');
+    let parameters = uri.query().unwrap_or_default().split('&');
+    credentials.is_some_and(|(credentials, _)| credentials == HIDDEN)
+        || parameters
+            .filter_map(|p| p.split_once('='))
+            .any(|(name, value)| value == HIDDEN && redact::looks_secret(name))
+}
+
+/// Whether requests go to the same server. An address from the environment is the same by its variable.
+fn same_place(new: &Delivery, stored: &Delivery) -> bool {
+    let server = |url: &str| {
+        let uri: Uri = url.parse().ok()?;
+        let scheme = uri.scheme_str()?.to_ascii_lowercase();
+        let host = uri.host()?.to_ascii_lowercase();
+        let standard = if scheme == "https" { 443 } else { 80 };
+        Some((scheme, host, uri.port_u16().unwrap_or(standard)))
+    };
+    match (&new.webhook, &stored.webhook) {
+        (Some(Setting::Value(new)), Some(Setting::Value(stored))) => {
+            server(new).is_some_and(|new| Some(new) == server(stored))
+        }
+        (new, stored) => new == stored,
+    }
+}
+
+fn nothing_stored(what: &str) -> Error {
+    Error::invalid(format!(
+        "{what} is '{HIDDEN}', which stands for a secret that is not shown, but none is stored"
+    ))
+    .advise("give the secret itself, or the environment variable that holds it")
+}
+
+fn elsewhere(what: &str) -> Error {
+    Error::invalid(format!(
+        "{what} is '{HIDDEN}', which stands for the stored secret, but the webhook is another one now"
+    ))
+    .advise("give the secrets again with a new webhook, or an environment variable that holds them")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(url: &str, headers: &[(&str, &str)]) -> Delivery {
+        Delivery {
+            webhook: Some(Setting::Value(url.to_owned())),
+            headers: headers
+                .iter()
+                .map(|(name, value)| Header {
+                    name: (*name).to_owned(),
+                    value: Setting::Value((*value).to_owned()),
+                })
+                .collect(),
+            ..Delivery::default()
+        }
+    }
+
+    #[test]
+    fn what_is_shown_and_written_back_is_what_was_stored() {
+        let url = "https://u:p@a.example/x?token=t&page=2";
+        let headers = [
+            ("authorization", "one"),
+            ("x-team", "***"),
+            ("authorization", "two"),
+        ];
+        let stored = to(url, &headers);
+        let mut back = without_secrets(&stored);
+        assert_ne!(back, stored);
+        keep_secrets(&mut back, Some(&stored)).unwrap();
+        assert_eq!(back, stored);
+    }
+
+    #[test]
+    fn a_placeholder_without_a_secret_or_for_another_place_is_refused() {
+        let stored = to("https://a.example/x", &[("authorization", "one")]);
+        let refused = |mut new: Delivery, stored: Option<&Delivery>, says: &str| {
+            let error = keep_secrets(&mut new, stored).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        };
+        let hidden = [("authorization", "***")];
+        refused(to("https://a.example/x", &hidden), None, "none is stored");
+        let other = [("x-api-key", "***")];
+        refused(to("https://a.example/x", &other), Some(&stored), "none is");
+        for evil in [
+            "https://evil.example/x",
+            "http://a.example/x",
+            "https://a.example:8443/x",
+            "https://a.example@evil.example/x",
+        ] {
+            refused(to(evil, &hidden), Some(&stored), "another one");
+        }
+        refused(to("https://***@a.example/", &[]), None, "none is stored");
+        let secret = to("https://u:p@a.example/x", &[]);
+        refused(to("https://***@b.example/x", &[]), Some(&secret), "another");
+        // The same server, another path.
+        let mut moved = to("https://A.example:443/y", &hidden);
+        keep_secrets(&mut moved, Some(&stored)).unwrap();
+        assert_eq!(moved.headers, stored.headers);
+        // Not where a secret belongs.
+        let mut stars = to("https://a.example/***?page=***", &[("x-team", "***")]);
+        keep_secrets(&mut stars, None).unwrap();
+    }
+}
