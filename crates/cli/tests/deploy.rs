@@ -129,6 +129,38 @@ fn what_is_deployed_calls_commands_that_exist() {
     }
 }
 
+/// What is deployed gives the program the time that it takes to stop: `--grace` for what is under way, and
+/// fifteen seconds to write down what became of it.
+#[test]
+fn what_is_deployed_waits_for_the_program_to_stop() {
+    let help = Command::new(env!("CARGO_BIN_EXE_changefeed"))
+        .args(["serve", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let grace = help.split("--grace").nth(1).unwrap();
+    let grace = grace.split("[default: ").nth(1).unwrap();
+    let grace: u64 = grace.split('s').next().unwrap().parse().unwrap();
+    let needed = grace + 15;
+    let unit = include_str!("../../../deploy/changefeed.service");
+    let mut times: Vec<&str> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("TimeoutStopSec="))
+        .collect();
+    for file in [
+        include_str!("../../../deploy/postgres.compose.yaml"),
+        include_str!("../../../deploy/sqlserver.compose.yaml"),
+    ] {
+        let lines = file.lines().map(str::trim);
+        times.extend(lines.filter_map(|line| line.strip_prefix("stop_grace_period: ")));
+    }
+    assert!(times.len() >= 3, "{times:?}");
+    for time in times {
+        let seconds: u64 = time.trim_end_matches('s').parse().unwrap();
+        assert!(seconds > needed, "{seconds} s, but it may take {needed} s");
+    }
+}
+
 #[test]
 fn there_is_a_manual_page_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
