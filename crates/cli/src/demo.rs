@@ -16,7 +16,6 @@ use changefeed::{
     WatchDefinition, WatchSpec,
 };
 use changefeed_receiver::Receiver;
-use changefeed_server::{Metered, Meters};
 use serde::Deserialize;
 
 use crate::args::Serve;
@@ -50,13 +49,11 @@ pub(crate) async fn run(
         );
     };
     shop::open(&path)?;
-    let meters = Meters::new();
     let db = changefeed::connect(&url).await?;
-    let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     db.migrate().await?;
     let receiver = receiver::start().await?;
     let feeds = define(&db, &receiver).await?;
-    let (instance, args) = listen(&db, args, &meters, &shutdown).await?;
+    let (instance, args) = listen(&db, args, &shutdown).await?;
     welcome(&url, instance.url().as_deref(), database.is_some(), out)?;
 
     if let Some(duration) = args.duration {
@@ -154,13 +151,12 @@ async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]>
 async fn listen(
     db: &Changefeed,
     mut args: Serve,
-    meters: &std::sync::Arc<Meters>,
     shutdown: &CancellationToken,
 ) -> Result<(Instance, Serve)> {
-    let instance = match Instance::prepare(db, &args, meters, shutdown).await {
+    let instance = match Instance::prepare(db, &args, shutdown).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             args.http.listen.set_port(0);
-            Instance::prepare(db, &args, meters, shutdown).await
+            Instance::prepare(db, &args, shutdown).await
         }
         prepared => prepared,
     };

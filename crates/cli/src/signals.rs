@@ -22,6 +22,59 @@ pub(crate) fn shutdown() -> Result<CancellationToken> {
     Ok(token)
 }
 
+/// SIGHUP, which ends nothing from the moment that this is made.
+#[cfg(unix)]
+pub(crate) struct Hangups {
+    signal: tokio::signal::unix::Signal,
+    had_terminal: bool,
+}
+
+#[cfg(unix)]
+impl Hangups {
+    pub(crate) fn new() -> Result<Self> {
+        use std::io::IsTerminal;
+        Ok(Hangups {
+            signal: listen(tokio::signal::unix::SignalKind::hangup())?,
+            had_terminal: std::io::stdin().is_terminal(),
+        })
+    }
+
+    /// Calls this at every SIGHUP, until told to stop. One that comes because the terminal has gone, where
+    /// the program was started, stops it like Ctrl-C.
+    pub(crate) async fn each(mut self, shutdown: CancellationToken, mut reload: impl FnMut()) {
+        use std::io::IsTerminal;
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = self.signal.recv() => {}
+            }
+            if self.had_terminal && !std::io::stdin().is_terminal() {
+                shutdown.cancel();
+                return;
+            }
+            reload();
+        }
+    }
+}
+
+#[cfg(not(unix))]
+pub(crate) struct Hangups;
+
+#[cfg(not(unix))]
+impl Hangups {
+    pub(crate) fn new() -> Result<Self> {
+        Ok(Hangups)
+    }
+
+    pub(crate) async fn each(self, _: CancellationToken, _: impl FnMut()) {}
+}
+
+#[cfg(unix)]
+fn listen(kind: tokio::signal::unix::SignalKind) -> Result<tokio::signal::unix::Signal> {
+    tokio::signal::unix::signal(kind)
+        .map_err(|e| Error::new(Kind::Unavailable, "signals cannot be received").caused_by(e))
+}
+
 #[cfg(unix)]
 struct Interrupts {
     interrupt: tokio::signal::unix::Signal,
@@ -31,12 +84,7 @@ struct Interrupts {
 #[cfg(unix)]
 impl Interrupts {
     fn new() -> Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let listen = |kind| {
-            signal(kind).map_err(|e| {
-                Error::new(Kind::Unavailable, "signals cannot be received").caused_by(e)
-            })
-        };
+        use tokio::signal::unix::SignalKind;
         Ok(Interrupts {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,

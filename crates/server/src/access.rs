@@ -1,13 +1,15 @@
 //! Who asks, and what they may.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
+use changefeed::futures::FutureExt;
 use changefeed::{AccessToken, Changefeed, FeedName, Scope, TokenId};
 
+use crate::kept::Kept;
 use crate::problem::{Answer, Problem};
 use crate::tokens::Presented;
 
@@ -16,20 +18,15 @@ const FRESH: Duration = Duration::from_millis(1000);
 /// A token that we do not know may be a new one; but looking is not free.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long a request waits for the database to tell its tokens; then it goes by those that were known last.
+/// Data is not to be had from a database that hangs, and what tells why nothing works must be.
+const PATIENCE: Duration = Duration::from_millis(1000);
+
 /// The tokens of the database, kept for a moment.
 pub(crate) struct Access {
-    db: Changefeed,
     /// Whether a token is needed even if there has never been one.
     always: bool,
-    known: Mutex<Option<Known>>,
-    /// One look at the database at a time.
-    looking: tokio::sync::Mutex<()>,
-}
-
-#[derive(Clone)]
-struct Known {
-    tokens: Arc<[AccessToken]>,
-    asked: Instant,
+    kept: Kept<Arc<[AccessToken]>>,
 }
 
 /// What a caller may do.
@@ -42,18 +39,26 @@ pub(crate) enum Rights {
 }
 
 impl Access {
-    pub(crate) fn new(db: Changefeed, always: bool) -> Self {
+    /// `known` are the tokens that there were a moment ago.
+    pub(crate) fn new(db: Changefeed, always: bool, known: Vec<AccessToken>) -> Self {
+        let look = move || {
+            let store = db.store().clone();
+            async move { Ok(store.tokens().await?.into()) }.boxed()
+        };
         Access {
-            db,
             always,
-            known: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            kept: Kept::new(look, Some(known.into())),
         }
+    }
+
+    /// Whether there are tokens, as far as is known.
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.always || self.kept.last().is_some_and(|tokens| !tokens.is_empty())
     }
 
     /// Forgets what was known, because it has just been changed.
     pub(crate) fn forget(&self) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.kept.forget();
     }
 
     /// Who asks, from the headers of a request.
@@ -98,32 +103,21 @@ impl Access {
     }
 
     async fn tokens(&self, fresh: Duration) -> Answer<Arc<[AccessToken]>> {
-        if let Some(tokens) = self.recent(fresh) {
-            return Ok(tokens);
+        let last = self.kept.last();
+        if let Some(last) = &last
+            && self.kept.hangs(PATIENCE)
+        {
+            return Ok(last.clone());
         }
-        let _alone = self.looking.lock().await;
-        if let Some(tokens) = self.recent(fresh) {
-            return Ok(tokens);
+        match (
+            tokio::time::timeout(PATIENCE, self.kept.get(fresh)).await,
+            last,
+        ) {
+            (Ok(Ok(tokens)), _) => Ok(tokens),
+            (_, Some(last)) => Ok(last),
+            (Ok(Err(error)), None) => Err(error.into()),
+            (Err(_), None) => Err(Problem::overloaded("the database does not answer")),
         }
-        let asked = Instant::now();
-        let tokens: Arc<[AccessToken]> = match self.db.store().tokens().await {
-            Ok(tokens) => tokens.into(),
-            // Whoever watches us must see why nothing works; data is not to be had anyway.
-            Err(error) => return self.recent(Duration::MAX).ok_or_else(|| error.into()),
-        };
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Known {
-            tokens: tokens.clone(),
-            asked,
-        });
-        Ok(tokens)
-    }
-
-    fn recent(&self, fresh: Duration) -> Option<Arc<[AccessToken]>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .as_ref()
-            .filter(|known| known.asked.elapsed() < fresh)
-            .map(|known| known.tokens.clone())
     }
 }
 

@@ -5,11 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::{AllowedVariables, CancellationToken, Changefeed};
+use changefeed::{AllowedVariables, CancellationToken, Changefeed, SchemaState};
 
 use crate::access::Access;
+use crate::complaints::Complaints;
+use crate::connections::Connections;
 use crate::feeds::Feeds;
 use crate::health::Health;
+use crate::kept::Kept;
 use crate::limits::Limits;
 use crate::meters::Meters;
 use crate::reads::Reads;
@@ -26,7 +29,7 @@ pub struct Options {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Names that this machine goes by, besides `localhost` and its addresses.
     pub allow_hosts: Vec<String>,
-    /// Origins whose pages may read; `*` for all.
+    /// Origins whose pages may read, and write with a token; `*` for all, which may only read.
     pub cors_origins: Vec<String>,
     /// The environment variables that definitions may name here.
     pub allowed_variables: AllowedVariables,
@@ -36,6 +39,8 @@ pub struct Options {
     pub max_requests: usize,
     /// Long polls and streams at the same time.
     pub max_waiting: usize,
+    /// Connections at the same time.
+    pub max_connections: usize,
     /// How long a request may take, its wait not counted.
     pub request_timeout: Duration,
     /// How often a stream without news shows a sign of life.
@@ -57,10 +62,18 @@ impl Options {
             max_body: 1024 * 1024,
             max_requests: 256,
             max_waiting: 5000,
+            max_connections: 10_000,
             request_timeout: Duration::from_secs(30),
             keep_alive: Duration::from_secs(15),
             grace: Duration::from_secs(10),
         }
+    }
+
+    /// Long polls and streams that there is really room for: a quarter of the connections is left to those
+    /// who do not wait.
+    pub(crate) fn room_to_wait(&self) -> usize {
+        let room = self.max_connections - self.max_connections / 4;
+        self.max_waiting.min(room.max(1))
     }
 
     /// Whether only this machine can reach the server.
@@ -77,9 +90,13 @@ pub(crate) struct App {
     pub(crate) reads: Reads,
     pub(crate) access: Access,
     pub(crate) limits: Limits,
+    pub(crate) connections: Arc<Connections>,
     pub(crate) health: Health,
     pub(crate) meters: Arc<Meters>,
     pub(crate) samples: Arc<Samples>,
+    pub(crate) complaints: Complaints,
+    /// What is installed in the database.
+    pub(crate) schema: Kept<SchemaState>,
     pub(crate) shutdown: CancellationToken,
     /// The description of the interface, as JSON text.
     pub(crate) openapi: bytes::Bytes,

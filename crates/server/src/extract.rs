@@ -64,6 +64,11 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Answer<T> {
     if has_nul(body) {
         return Err(nul());
     }
+    if depth(body) > DEEPEST {
+        return Err(Problem::invalid(format!(
+            "the body is nested deeper than {DEEPEST} levels"
+        )));
+    }
     // A list of its values would be taken for an object as well, and then mean something by accident.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::invalid("the body is not a JSON object"));
@@ -72,11 +77,36 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Answer<T> {
         .map_err(|error| Problem::invalid(format!("the body is not as expected: {error}")))
 }
 
+/// How deep JSON may be nested. Databases take hundreds of levels, and none of them takes thousands.
+const DEEPEST: usize = 100;
+
+/// How deep this JSON is nested; that of something that is not JSON does not matter.
+fn depth(json: &[u8]) -> usize {
+    let (mut depth, mut deepest) = (0_usize, 0);
+    let (mut quoted, mut escaped) = (false, false);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => {
+                depth += 1;
+                deepest = depth.max(deepest);
+            }
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
 /// Whether a text within this JSON holds U+0000, which no database takes.
 fn has_nul(json: &[u8]) -> bool {
+    // Backslashes are counted only where there is something behind them: a body of nothing but backslashes
+    // would otherwise be read once for each of its bytes.
     json.windows(6).enumerate().any(|(at, six)| {
-        let escapes = json[..at].iter().rev().take_while(|b| **b == b'\\').count();
-        six == b"\\u0000" && escapes % 2 == 0
+        let escapes = || json[..at].iter().rev().take_while(|b| **b == b'\\').count();
+        six == b"\\u0000" && escapes() % 2 == 0
     })
 }
 
@@ -137,5 +167,14 @@ mod tests {
         assert!(has_nul(br#"{"a":"x\u0000y"}"#));
         assert!(!has_nul(br#"{"a":"x\\u0000y"}"#));
         assert!(has_nul(br#"{"a":"x\\\u0000y"}"#));
+        // A body of the largest size is read in no time.
+        assert!(!has_nul(&[b'\\'; 1024 * 1024]));
+    }
+
+    #[test]
+    fn depth_is_that_of_brackets_outside_of_texts() {
+        assert_eq!(depth(br#"{"a":[[1],{"b":"[[[[\"[["}]}"#), 3);
+        assert_eq!(depth(br"]]}}"), 0);
+        assert_eq!(depth("[".repeat(20_000).as_bytes()), 20_000);
     }
 }

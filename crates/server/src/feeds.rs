@@ -1,9 +1,12 @@
 //! The definitions of feeds, kept for a moment: reading a page should cost one query, not two.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
-use changefeed::{Changefeed, Error, Feed, FeedName, Result, ShardId};
+use changefeed::futures::FutureExt;
+use changefeed::{Changefeed, Error, Feed, ShardId};
+
+use crate::kept::{Failed, Kept};
 
 /// How old a definition may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -14,84 +17,57 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 type All = Arc<[Arc<Feed>]>;
 
 /// The feeds of the database.
-pub(crate) struct Feeds {
-    db: Changefeed,
-    known: Mutex<Option<(Instant, All)>>,
-    looking: tokio::sync::Mutex<()>,
-}
+pub(crate) struct Feeds(Kept<All>);
 
 impl Feeds {
     pub(crate) fn new(db: Changefeed) -> Self {
-        Feeds {
-            db,
-            known: Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
-        }
+        let look = move || {
+            let store = db.store().clone();
+            async move {
+                let feeds = store.feeds().await?;
+                Ok(feeds.into_iter().map(Arc::new).collect())
+            }
+            .boxed()
+        };
+        Feeds(Kept::new(look, None))
     }
 
     /// Forgets what was known, because it has just been changed.
     pub(crate) fn forget(&self) {
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.0.forget();
     }
 
     /// All feeds.
-    pub(crate) async fn all(&self) -> Result<All> {
-        self.look(FRESH).await
+    pub(crate) async fn all(&self) -> Result<All, Failed> {
+        self.0.get(FRESH).await
     }
 
     /// The feed of a name.
-    pub(crate) async fn feed(&self, name: &str) -> Result<Arc<Feed>> {
-        if let Some(feed) = find(&self.look(FRESH).await?, name) {
+    pub(crate) async fn feed(&self, name: &str) -> Result<Arc<Feed>, Failed> {
+        if let Some(feed) = find(&self.0.get(FRESH).await?, name) {
             return Ok(feed);
         }
-        let feeds = self.look(LOOK_AGAIN).await?;
+        let feeds = self.0.get(LOOK_AGAIN).await?;
         find(&feeds, name).ok_or_else(|| {
-            Error::not_found(format!("there is no feed '{name}'"))
-                .advise("GET /api/feeds shows the feeds")
+            let error = Error::not_found(format!("there is no feed '{name}'"))
+                .advise("GET /api/feeds shows the feeds");
+            Arc::new(error)
         })
     }
 
     /// The feed of a name, which has this shard.
-    pub(crate) async fn shard(&self, name: &str, shard: ShardId) -> Result<Arc<Feed>> {
+    pub(crate) async fn shard(&self, name: &str, shard: ShardId) -> Result<Arc<Feed>, Failed> {
         let feed = self.feed(name).await?;
         if feed.shard(shard).is_ok() {
             return Ok(feed);
         }
-        let feeds = self.look(LOOK_AGAIN).await?;
+        let feeds = self.0.get(LOOK_AGAIN).await?;
         let feed = find(&feeds, name).unwrap_or(feed);
-        feed.shard(shard)?;
+        feed.shard(shard).map_err(Arc::new)?;
         Ok(feed)
-    }
-
-    async fn look(&self, fresh: Duration) -> Result<All> {
-        if let Some(feeds) = self.recent(fresh) {
-            return Ok(feeds);
-        }
-        let _alone = self.looking.lock().await;
-        if let Some(feeds) = self.recent(fresh) {
-            return Ok(feeds);
-        }
-        let asked = Instant::now();
-        let feeds = self.db.store().feeds().await?;
-        let feeds: All = feeds.into_iter().map(Arc::new).collect();
-        *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some((asked, feeds.clone()));
-        Ok(feeds)
-    }
-
-    fn recent(&self, fresh: Duration) -> Option<All> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .as_ref()
-            .filter(|(asked, _)| asked.elapsed() < fresh)
-            .map(|(_, feeds)| feeds.clone())
     }
 }
 
 fn find(feeds: &[Arc<Feed>], name: &str) -> Option<Arc<Feed>> {
-    let mut found = feeds.iter().filter(|f: &&Arc<Feed>| is(&f.name, name));
-    found.next().cloned()
-}
-
-fn is(feed: &FeedName, name: &str) -> bool {
-    feed.as_str() == name
+    feeds.iter().find(|f| f.name.as_str() == name).cloned()
 }

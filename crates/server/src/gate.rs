@@ -5,13 +5,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderValue, Method, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use crate::app::{App, Options};
+use crate::complaints::Failure;
+use crate::cors;
 use crate::extract::too_large;
+use crate::listen::LARGEST_HEADER;
 use crate::problem::{Answer, Problem};
+use crate::socket::unreadable;
 
 /// Counts requests and adds what every answer carries.
 pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
@@ -22,18 +26,34 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         .extensions()
         .get::<MatchedPath>()
         .map_or_else(|| "none".to_owned(), |p| p.as_str().to_owned());
+    let origin = request.headers().get(header::ORIGIN).cloned();
     let admitted = foreign(&app.options, &request).and_then(|()| fits(&app.options, &request));
     let answer = match admitted {
-        Ok(()) => next.run(request).await,
+        Ok(()) => {
+            let (allowed, tokens) = (&app.options.cors_origins, app.access.has_tokens());
+            match cors::preflight(allowed, tokens, &method, request.headers()) {
+                Some(answer) => answer,
+                None => next.run(request).await,
+            }
+        }
         Err(problem) => problem.into_response(),
     };
+    if let Some(failure) = answer.extensions().get::<Failure>() {
+        app.complaints.failed(failure);
+    }
     let word = match method {
         Method::GET | Method::HEAD | Method::POST | Method::PUT | Method::DELETE => method.as_str(),
         _ => "other",
     };
     let status = answer.status().as_u16();
     app.meters.answered(&route, word, status, began.elapsed());
-    secured(&app.options, answer)
+    let mut answer = secured(&app.options, answer);
+    cors::mark(
+        &app.options.cors_origins,
+        origin.as_ref(),
+        answer.headers_mut(),
+    );
+    answer
 }
 
 /// Who asks; handlers find it among the request's extensions.
@@ -72,17 +92,19 @@ fn foreign(options: &Options, request: &Request) -> Answer<()> {
     ) {
         return Ok(());
     }
-    let text = |name: &str| request.headers().get(name).and_then(|v| v.to_str().ok());
-    if let Some(origin) = text("origin") {
+    let headers = request.headers();
+    let mut named = false;
+    // There should be one; whoever sends several must be allowed for each.
+    for origin in headers.get_all(header::ORIGIN) {
+        named = true;
+        let origin = origin.to_str().unwrap_or("an unreadable origin");
         let same = host.as_deref().is_some_and(|host| is_same(origin, host));
-        let allowed = |known: &String| known == "*" || known == origin;
-        if !same && !options.cors_origins.iter().any(allowed) {
-            return Err(Problem::forbidden(format!(
-                "pages of {origin} may not change anything here"
-            ))
-            .advise("start `changefeed serve --cors-origin ORIGIN`"));
+        if !same {
+            cors::may_write(&options.cors_origins, origin, headers)?;
         }
-    } else if text("sec-fetch-site").is_some_and(|site| site == "cross-site") {
+    }
+    let site = headers.get("sec-fetch-site");
+    if !named && site.is_some_and(|site| site == "cross-site") {
         return Err(Problem::forbidden(
             "pages of other sites may not change anything here",
         ));
@@ -92,6 +114,13 @@ fn foreign(options: &Options, request: &Request) -> Answer<()> {
 
 /// Refuses what says of itself that it is too large, before any of it is read.
 fn fits(options: &Options, request: &Request) -> Answer<()> {
+    let sizes = request
+        .headers()
+        .iter()
+        .map(|(n, v)| n.as_str().len() + v.len());
+    if sizes.sum::<usize>() > LARGEST_HEADER {
+        return Err(unreadable(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE));
+    }
     let length = request.headers().get(header::CONTENT_LENGTH);
     let length = length.and_then(|v| v.to_str().ok()?.parse::<u64>().ok());
     match length {

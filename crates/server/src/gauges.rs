@@ -13,11 +13,16 @@ use crate::samples::Samples;
 use crate::wire::status::LeaseOut;
 
 /// What is true at this moment.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Gauges {
-    pub(crate) connections: Connections,
+    /// Connections to the database.
+    pub(crate) database: Connections,
+    /// Connections of clients.
+    pub(crate) connections: usize,
     pub(crate) working: usize,
     pub(crate) waiting: usize,
+    /// Each loop, and how many seconds ago it was last answered by the database.
+    pub(crate) loops: Vec<(String, f64)>,
 }
 
 impl Gauges {
@@ -73,7 +78,7 @@ impl Collector for Collected {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let e = &mut encoder;
         let now = &self.now;
-        let c = now.connections;
+        let c = now.database;
         let states = [
             ("most", c.most),
             ("open", c.open),
@@ -87,6 +92,20 @@ impl Collector for Collected {
             states
                 .into_iter()
                 .map(|(state, n)| ([("state", state.to_owned())], n as f64)),
+        )?;
+        gauge(
+            e,
+            "loop_age_seconds",
+            "How long ago the database last answered a loop of this instance",
+            now.loops
+                .iter()
+                .map(|(name, age)| ([("loop", name.clone())], *age)),
+        )?;
+        gauge(
+            e,
+            "http_connections",
+            "Connections of clients that are open",
+            std::iter::once(([], now.connections as f64)),
         )?;
         gauge(
             e,

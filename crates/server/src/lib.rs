@@ -7,11 +7,16 @@
 mod access;
 mod announcer;
 mod app;
+mod complaints;
+mod connections;
+mod cors;
+mod exposition;
 mod extract;
 mod feeds;
 mod gate;
 mod gauges;
 mod health;
+mod kept;
 mod limits;
 mod listen;
 mod looks;
@@ -23,7 +28,9 @@ mod reads;
 mod routes;
 mod samples;
 mod series;
+mod socket;
 mod stream;
+mod tls;
 mod tokens;
 mod wire;
 
@@ -32,20 +39,19 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
-use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use changefeed::{CancellationToken, Changefeed, Error, Kind, Result};
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
-use tower_http::cors::{AllowOrigin, CorsLayer};
 
 pub use announcer::{Introduction, announce};
 pub use app::Options;
-pub use health::Health;
+pub use health::{Health, Pulse};
 pub use looks::Looks;
 pub use metered::Metered;
 pub use meters::Meters;
+pub use tls::Certificate;
 pub use tokens::new_token;
 pub use wire::feeds::ConsumerOut;
 pub use wire::status::{
@@ -55,11 +61,12 @@ pub use wire::status::{
 
 use app::App;
 use problem::Problem;
+use routes::operating;
 
 /// A server that listens already, but answers nobody yet.
 pub struct Server {
     listener: TcpListener,
-    tls: Option<tokio_rustls::TlsAcceptor>,
+    tls: Option<Certificate>,
     router: Router,
     app: Arc<App>,
 }
@@ -86,9 +93,9 @@ impl Server {
                 "create one with `changefeed token create NAME --scope read`, or listen on 127.0.0.1",
             ));
         }
-        let cors = cors(&options)?;
+        cors::check(&options.cors_origins)?;
         let tls = match &options.tls {
-            Some((certificate, key)) => Some(listen::tls(certificate, key)?),
+            Some((certificate, key)) => Some(Certificate::read(certificate, key)?),
             None => None,
         };
         let listener = listen::bind(options.listen).await?;
@@ -100,9 +107,12 @@ impl Server {
         let app = Arc::new(App {
             feeds: feeds::Feeds::new(db.clone()),
             reads: reads::Reads::new(db.clone()),
-            access: access::Access::new(db.clone(), always),
-            limits: limits::Limits::new(options.max_requests, options.max_waiting),
+            access: access::Access::new(db.clone(), always, tokens),
+            limits: limits::Limits::new(options.max_requests, options.room_to_wait()),
+            connections: connections::Connections::new(options.max_connections),
             samples: Arc::default(),
+            complaints: complaints::Complaints::default(),
+            schema: operating::schema(db.clone()),
             health,
             meters,
             shutdown,
@@ -110,7 +120,7 @@ impl Server {
             options,
             db,
         });
-        let router = routed(&app, api, cors);
+        let router = routed(&app, api);
         Ok(Server {
             listener,
             tls,
@@ -132,6 +142,11 @@ impl Server {
         format!("{scheme}://{}", self.address())
     }
 
+    /// Its certificate, which can be read again while it runs.
+    pub fn certificate(&self) -> Option<Certificate> {
+        self.tls.clone()
+    }
+
     /// Serves until told to stop.
     pub async fn run(self) {
         let app = self.app;
@@ -145,25 +160,30 @@ impl Server {
             self.listener,
             self.tls,
             self.router,
+            app.connections.clone(),
             app.options.grace,
-            shutdown,
+            shutdown.clone(),
         );
-        tokio::join!(sampling, serving);
+        let complaining = app.complaints.run(shutdown);
+        tokio::join!(sampling, serving, complaining);
     }
 }
 
-fn routed(app: &Arc<App>, api: Router<Arc<App>>, cors: CorsLayer) -> Router {
+fn routed(app: &Arc<App>, api: Router<Arc<App>>) -> Router {
     let guarded = routes::guarded(api)
         .method_not_allowed_fallback(routes::no_such_method)
-        .layer(middleware::from_fn_with_state(app.clone(), limits::admit))
-        .layer(middleware::from_fn_with_state(app.clone(), gate::identify));
+        .layer(middleware::from_fn_with_state(app.clone(), gate::identify))
+        // Outermost, so that its limits also hold while the database is asked for the tokens.
+        .layer(middleware::from_fn_with_state(app.clone(), limits::admit));
+    let watched =
+        routes::watched().layer(middleware::from_fn_with_state(app.clone(), gate::identify));
     routes::open()
+        .merge(watched)
         .merge(guarded)
         .fallback(routes::nowhere)
         .method_not_allowed_fallback(routes::no_such_method)
         .layer(DefaultBodyLimit::max(app.options.max_body))
         .layer(CatchPanicLayer::custom(panicked))
-        .layer(cors)
         .layer(middleware::from_fn_with_state(app.clone(), gate::around))
         .with_state(app.clone())
 }
@@ -177,36 +197,4 @@ fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
         "this request broke down; the log says more",
     )
     .into_response()
-}
-
-/// Which pages of other origins may read.
-fn cors(options: &Options) -> Result<CorsLayer> {
-    if options.cors_origins.is_empty() {
-        return Ok(CorsLayer::new());
-    }
-    let origins = if options.cors_origins.iter().any(|o| o == "*") {
-        AllowOrigin::any()
-    } else {
-        let mut list = Vec::new();
-        for origin in &options.cors_origins {
-            let fine = origin.starts_with("http://") || origin.starts_with("https://");
-            let value = HeaderValue::from_str(origin)
-                .ok()
-                .filter(|_| fine && !origin.ends_with('/'));
-            list.push(value.ok_or_else(|| {
-                Error::invalid(format!("'{origin}' is not an origin"))
-                    .advise("write it like https://app.example, without a path")
-            })?);
-        }
-        AllowOrigin::list(list)
-    };
-    Ok(CorsLayer::new()
-        .allow_origin(origins)
-        .allow_methods([Method::GET, Method::POST, Method::PUT, Method::DELETE])
-        .allow_headers([
-            header::AUTHORIZATION,
-            header::CONTENT_TYPE,
-            HeaderName::from_static("last-event-id"),
-        ])
-        .max_age(std::time::Duration::from_secs(600)))
 }

@@ -9,12 +9,18 @@ use async_trait::async_trait;
 use changefeed::*;
 use serde_json::value::RawValue;
 
+use crate::health::Pulse;
 use crate::meters::Meters;
+
+/// Calls that may take minutes without anything being wrong.
+const LONG: [&str; 3] = ["open_watch", "refresh_triggers", "clean_up_events"];
 
 /// A store, and the meters that its calls move.
 pub struct Metered {
     inner: Arc<dyn Store>,
     meters: Arc<Meters>,
+    /// The loop whose calls these are.
+    pulse: Option<Pulse>,
     /// Whose event this instance holds: an outcome does not say.
     held: Mutex<HashMap<i64, TriggerName>>,
 }
@@ -22,9 +28,19 @@ pub struct Metered {
 impl Metered {
     /// Counts what is asked of this store.
     pub fn around(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
+        Metered::with(inner, meters, None)
+    }
+
+    /// The same for a loop, which is to be seen when it gets no answers.
+    pub fn in_loop(inner: Arc<dyn Store>, meters: Arc<Meters>, pulse: Pulse) -> Arc<dyn Store> {
+        Metered::with(inner, meters, Some(pulse))
+    }
+
+    fn with(inner: Arc<dyn Store>, meters: Arc<Meters>, pulse: Option<Pulse>) -> Arc<dyn Store> {
         Arc::new(Metered {
             inner,
             meters,
+            pulse,
             held: Mutex::default(),
         })
     }
@@ -34,8 +50,34 @@ impl Metered {
         operation: &'static str,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        let what = (!LONG.contains(&operation)).then(|| operation.to_owned());
+        self.noted(operation, what, call).await
+    }
+
+    /// Times a call that is about one of several things of its kind.
+    async fn timed_for<T>(
+        &self,
+        operation: &'static str,
+        about: &(dyn std::fmt::Display + Sync),
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let what = format!("{operation} {about}");
+        self.noted(operation, Some(what), call).await
+    }
+
+    async fn noted<T>(
+        &self,
+        operation: &'static str,
+        what: Option<String>,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let pulse = self.pulse.as_ref().zip(what);
+        let noted = pulse.map(|(pulse, what)| pulse.call(what));
         let began = Instant::now();
         let outcome = call.await;
+        if let Some(noted) = noted {
+            noted.over(outcome.as_ref().err());
+        }
         let failed = outcome.as_ref().err().map(|e| format!("{:?}", e.kind()));
         self.meters.called(operation, began.elapsed(), failed);
         outcome
@@ -95,7 +137,8 @@ passing! { SweepStore {
     }
 
     async fn sweep(&self, group: SweepGroup) -> Result<SweepReport> {
-        let report = self.timed("sweep", self.inner.sweep(group)).await?;
+        let sweep = self.inner.sweep(group);
+        let report = self.timed_for("sweep", &group, sweep).await?;
         let lags = report.shards.iter().map(|s| s.lag_milliseconds);
         self.meters.swept(report.changes(), lags);
         Ok(report)
@@ -116,7 +159,8 @@ passing! { LeaseStore {
         if let Some(group) = swept_by(name) {
             self.meters.candidate(group, owner);
         }
-        self.timed("lease", self.inner.lease(name, owner, ttl)).await
+        let call = self.inner.lease(name, owner, ttl);
+        self.timed_for("lease", &name, call).await
     }
 }
 
@@ -202,7 +246,6 @@ passing! { WatchStore {
     open_watch(spec: &WatchSpec) -> Watch;
     watches() -> Vec<Watch>;
     watch_status(watch: &Watch, parked: usize) -> WatchStatus;
-    take(watch: &Watch, take: Take<'_>) -> Option<Batch>;
     held_batches(watch: &Watch, owner: &str) -> Vec<Batch>;
     renew(watch: &Watch, batch: &Batch, lease: Duration) -> u64;
     retry_parked(watch: &Watch) -> u64;
@@ -210,6 +253,11 @@ passing! { WatchStore {
     drop_watch(watch: &Watch) -> ();
     watch_findings() -> Vec<Finding>;
 }
+    async fn take(&self, watch: &Watch, take: Take<'_>) -> Result<Option<Batch>> {
+        let call = self.inner.take(watch, take);
+        self.timed_for("take", &watch.name, call).await
+    }
+
     async fn settle(
         &self,
         watch: &Watch,
@@ -218,7 +266,7 @@ passing! { WatchStore {
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let settle = self.inner.settle(watch, batch, outcome, settings);
-        let settled = self.timed("settle", settle).await?;
+        let settled = self.timed_for("settle", &watch.name, settle).await?;
         match outcome {
             BatchOutcome::Done => self.meters.batch(watch.name.as_str(), "done", true),
             BatchOutcome::Failed { .. } => self.meters.batch(watch.name.as_str(), "failed", false),

@@ -7,6 +7,8 @@ use changefeed::{Error, Kind};
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 
+use crate::complaints::Failure;
+
 /// What went wrong.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 pub(crate) struct Problem {
@@ -15,7 +17,8 @@ pub(crate) struct Problem {
     #[schema(value_type = String)]
     kind_uri: &'static str,
     /// The status in words.
-    title: String,
+    #[schema(value_type = String)]
+    title: &'static str,
     /// The status.
     #[serde(serialize_with = "number")]
     #[schema(value_type = u16)]
@@ -30,6 +33,9 @@ pub(crate) struct Problem {
     advice: Option<String>,
     #[serde(skip)]
     retry_after: Option<u32>,
+    /// What the log should say.
+    #[serde(skip)]
+    failure: Option<Box<Failure>>,
 }
 
 /// The result of a handler.
@@ -43,12 +49,13 @@ impl Problem {
     pub(crate) fn new(status: StatusCode, kind: &'static str, detail: impl Into<String>) -> Self {
         Problem {
             kind_uri: "about:blank",
-            title: status.canonical_reason().unwrap_or("Error").to_owned(),
+            title: status.canonical_reason().unwrap_or("Error"),
             status,
             kind,
             detail: detail.into(),
             advice: None,
             retry_after: None,
+            failure: None,
         }
     }
 
@@ -72,8 +79,18 @@ impl Problem {
         self
     }
 
+    /// Why it went wrong, if the log should know.
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        self.failure.as_deref()
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         self.status
+    }
+
+    /// Seconds after which to try again.
+    pub(crate) fn retry_after(&self) -> Option<u32> {
+        self.retry_after
     }
 
     pub(crate) fn detail(&self) -> &str {
@@ -111,11 +128,13 @@ impl From<&Error> for Problem {
             Kind::Permission => (S::INTERNAL_SERVER_ERROR, "permission", None),
             _ => (S::INTERNAL_SERVER_ERROR, "database", None),
         };
-        if status.is_server_error() {
-            let cause = std::error::Error::source(error).map(ToString::to_string);
-            tracing::warn!(%error, cause, "a request failed");
-        }
         let mut problem = Problem::new(status, kind, error.message());
+        problem.failure = status.is_server_error().then(|| {
+            Box::new(Failure {
+                error: error.to_string(),
+                cause: std::error::Error::source(error).map(ToString::to_string),
+            })
+        });
         problem.advice = error.advice().map(str::to_owned);
         problem.retry_after = retry_after;
         problem
@@ -130,6 +149,10 @@ impl IntoResponse for Problem {
             self.json(),
         )
             .into_response();
+        // The gate tells the log; it knows what was said already.
+        if let Some(failure) = self.failure {
+            response.extensions_mut().insert(*failure);
+        }
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(header::RETRY_AFTER, seconds.into());
@@ -202,6 +225,12 @@ pub(crate) enum Problems {
         content_type = "application/problem+json"
     )]
     Unsupported(Problem),
+    #[response(
+        status = 431,
+        description = "the header of the request is too large",
+        content_type = "application/problem+json"
+    )]
+    HeaderTooLarge(Problem),
     #[response(
         status = 500,
         description = "the database refused",

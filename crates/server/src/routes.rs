@@ -99,10 +99,14 @@ pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
 
 /// What needs the rights of a caller.
 pub(crate) fn guarded(api: Router<Arc<App>>) -> Router<Arc<App>> {
-    api.route("/api/openapi.json", get(operating::openapi))
-        .route("/feeds/{feed}", get(protocols::root))
+    api.route("/feeds/{feed}", get(protocols::root))
         .route("/feeds/{feed}/events", get(protocols::events))
-        .route("/metrics", get(operating::metrics))
+}
+
+/// What needs the rights of a caller, and is answered however much else is asked: it tells why nothing
+/// else is.
+pub(crate) fn watched() -> Router<Arc<App>> {
+    Router::new().route("/metrics", get(operating::metrics))
 }
 
 /// What anybody may ask.
@@ -110,6 +114,7 @@ pub(crate) fn open() -> Router<Arc<App>> {
     Router::new()
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))
+        .route("/api/openapi.json", get(operating::openapi))
         .route("/healthz", get(operating::healthz))
         .route("/readyz", get(operating::readyz))
 }

@@ -107,7 +107,13 @@ impl Follower {
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
                     tokio::time::sleep(self.backoff.failed()).await;
                 }
-                Err(error) => return Some(News::End(error.into())),
+                Err(error) => {
+                    let problem = Problem::from(error);
+                    if let Some(failure) = problem.failure() {
+                        self.app.complaints.failed(failure);
+                    }
+                    return Some(News::End(problem));
+                }
             }
         }
     }

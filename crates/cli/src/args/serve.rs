@@ -75,7 +75,7 @@ pub(crate) struct Http {
     /// The key of that certificate, as PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let pages of this origin read; '*' for all
+    /// Let pages of this origin read, and write with a token; '*' lets all pages read
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
     /// A name of this machine that requests may use, besides localhost

@@ -9,7 +9,9 @@ use std::time::Duration;
 use changefeed::{
     CancellationToken, Changefeed, Error, Kind, Remedy, Result, SweepGroup, require_current,
 };
-use changefeed_server::{Health, Introduction, Metered, Meters, Options, Server, announce};
+use changefeed_server::{
+    Certificate, Health, Introduction, Metered, Meters, Options, Server, announce,
+};
 use tokio::task::JoinHandle;
 
 use crate::args::{Http, Role, Serve};
@@ -37,11 +39,8 @@ pub(crate) async fn run(
     }
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
-    let meters = Meters::new();
-    // From here on every call of the database is counted.
-    let db = Changefeed::new(Metered::around(db.store().clone(), meters.clone()));
     let deadline = args.deliver.grace + LAST_WORDS;
-    let instance = Instance::prepare(&db, &args, &meters, &shutdown).await?;
+    let instance = Instance::prepare(&db, &args, &shutdown).await?;
     match instance.url() {
         Some(url) => out.say(format!("serving at {url}; Ctrl-C stops"))?,
         None => out.say("serving; Ctrl-C stops")?,
@@ -64,44 +63,48 @@ async fn too_late(shutdown: &CancellationToken, deadline: Duration) {
 
 /// An instance that listens already, if it is to answer requests, but does nothing yet.
 pub(crate) struct Instance {
+    /// Not counted.
     db: Changefeed,
     meters: Arc<Meters>,
     owner: String,
     roles: Vec<Role>,
     health: Health,
     server: Option<Server>,
+    hangups: signals::Hangups,
     /// Whichever part ends first with an error ends the others.
     stop: CancellationToken,
 }
 
 impl Instance {
-    /// Binds the address. `db` counts into `meters`.
+    /// Binds the address.
     pub(crate) async fn prepare(
         db: &Changefeed,
         args: &Serve,
-        meters: &Arc<Meters>,
         shutdown: &CancellationToken,
     ) -> Result<Instance> {
         let (owner, roles, health) = (instance(), args.roles(), Health::default());
-        let stop = shutdown.child_token();
+        let (stop, meters) = (shutdown.child_token(), Meters::new());
         let server = if roles.contains(&Role::Http) {
-            files::allow_many();
             let options = Options {
                 allowed_variables: args.deliver.allowed()?,
+                max_connections: files::room_for_connections(args.deliver.concurrency as usize),
                 ..options(&args.http, &owner)
             };
-            let (health, meters) = (health.clone(), meters.clone());
-            Some(Server::bind(db.clone(), options, health, meters, stop.clone()).await?)
+            let counted = Metered::around(db.store().clone(), meters.clone());
+            let (counted, health) = (Changefeed::new(counted), health.clone());
+            let server = Server::bind(counted, options, health, meters.clone(), stop.clone());
+            Some(server.await?)
         } else {
             None
         };
         Ok(Instance {
             db: db.clone(),
-            meters: meters.clone(),
+            meters,
             owner,
             roles,
             health,
             server,
+            hangups: signals::Hangups::new()?,
             stop,
         })
     }
@@ -113,7 +116,21 @@ impl Instance {
 
     /// Does everything that its roles say, until told to stop.
     pub(crate) async fn run(self, args: &Serve) -> Result<()> {
-        let (db, owner, stop) = (&self.db, &self.owner, &self.stop);
+        let (owner, stop) = (&self.owner, &self.stop);
+        // Every call of the database is counted, and those of loops are watched.
+        let counted = |role: Role| {
+            let (store, pulse) = (self.db.store().clone(), self.health.pulse(role.as_str()));
+            Changefeed::new(Metered::in_loop(store, self.meters.clone(), pulse))
+        };
+        let (sweeping, delivering, watching) = (
+            counted(Role::Sweep),
+            counted(Role::Deliver),
+            counted(Role::Watch),
+        );
+        let db = Changefeed::new(Metered::around(
+            self.db.store().clone(),
+            self.meters.clone(),
+        ));
         let who = Introduction {
             name: owner.clone(),
             roles: self.roles.iter().map(|r| r.as_str().to_owned()).collect(),
@@ -125,21 +142,37 @@ impl Instance {
             health: self.health.clone(),
             stop: stop.clone(),
         };
-        let (swept, delivered, watched, (), ()) = tokio::join!(
-            run(Role::Sweep).of(sweep_all(db, owner, stop.clone())),
+        let certificate = self.server.as_ref().and_then(Server::certificate);
+        let (swept, delivered, watched, (), (), (), ()) = tokio::join!(
+            run(Role::Sweep).of(sweep_all(&sweeping, owner, stop.clone())),
             run(Role::Deliver).of(async {
-                let totals = deliver(db, &args.deliver, owner, stop.clone()).await;
+                let totals = deliver(&delivering, &args.deliver, owner, stop.clone()).await;
                 totals.map(drop)
             }),
-            run(Role::Watch).of(watch::serve(db, args, owner, stop.clone())),
+            run(Role::Watch).of(watch::serve(&watching, args, owner, stop.clone())),
             async {
                 if let Some(server) = self.server {
                     server.run().await;
                 }
             },
-            announce(db.clone(), who, self.meters.clone(), stop.clone()),
+            announce(db, who, self.meters.clone(), stop.clone()),
+            self.health.tell(stop.clone()),
+            self.hangups
+                .each(stop.clone(), || reload(certificate.as_ref())),
         );
         swept.and(delivered).and(watched)
+    }
+}
+
+/// SIGHUP: reads the certificate again. One that cannot be read must not end what works.
+fn reload(certificate: Option<&Certificate>) {
+    match certificate.map(Certificate::reload) {
+        None => tracing::info!("SIGHUP: there is no certificate to read again"),
+        Some(Ok(())) => tracing::info!("SIGHUP: the certificate was read again"),
+        Some(Err(error)) => tracing::error!(
+            error = %error, advice = error.advice(),
+            "SIGHUP: the certificate stays what it was"
+        ),
     }
 }
 

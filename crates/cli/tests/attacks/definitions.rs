@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use changefeed::{Capture, Delivery, Header, Setting, TableName, TriggerDefinition};
-use changefeed_testkit::backend::Backend;
-use changefeed_testkit::eventually;
+use changefeed_testkit::backend::{Backend, SqliteBackend};
 use changefeed_testkit::receiver::Receiver;
+use changefeed_testkit::{eventually, run};
 use serde_json::{Value, json};
 
 use crate::client::{get, request};
-use crate::serving::{Serving, changefeed, orders, out};
+use crate::serving::{Serving, changefeed, orders, out, token};
 
 /// What was answered, without what the question itself had said.
 fn without(detail: &str, name: &str) -> String {
@@ -340,4 +340,116 @@ pub(crate) async fn an_impossible_port_is_refused_wherever_it_is_written(
             assert!(said.contains(&says), "{args:?}: {said}");
         }
     }
+}
+
+/// A page that somebody has open must not be able to change anything: `*` is for reading, and a named
+/// origin needs a token.
+#[test]
+fn pages_of_other_origins_write_only_if_they_are_named_and_have_a_token() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(SqliteBackend::fresh().await);
+        let url = orders(&backend).await;
+        const APP: &str = "https://app.example";
+        let drop_feed = || request("DELETE", "/api/feeds/orders");
+        let methods = |serving: &Serving, origin: &str| {
+            let preflight = request("OPTIONS", "/api/feeds/orders")
+                .header("origin", origin)
+                .header("access-control-request-method", "DELETE")
+                .header("access-control-request-headers", "authorization");
+            let at = serving.at;
+            async move {
+                let answer = preflight.send(at).await;
+                let allowed = answer.header("access-control-allow-origin");
+                let methods = answer.header("access-control-allow-methods");
+                allowed
+                    .zip(methods)
+                    .map(|(o, m)| (o.to_owned(), m.to_owned()))
+            }
+        };
+        let said = |origin: &str, methods: &str| Some((origin.to_owned(), methods.to_owned()));
+
+        // Without tokens nobody from elsewhere writes, named or not.
+        let serving = Serving::start(&url, &["--cors-origin", "*", "--cors-origin", APP]);
+        for origin in [
+            "https://evil.example",
+            "null",
+            "*",
+            "",
+            APP,
+            "https://app.example.evil",
+        ] {
+            let answer = drop_feed().header("origin", origin).send(serving.at).await;
+            answer.problem(403);
+            let garbage = drop_feed()
+                .header("origin", origin)
+                .token("cft_aaaaaaaaaaaa_00")
+                .send(serving.at)
+                .await;
+            assert!(
+                [401, 403].contains(&garbage.status),
+                "{origin}: {}",
+                garbage.body
+            );
+        }
+        let two = drop_feed()
+            .header("origin", APP)
+            .header("origin", "https://evil.example");
+        two.send(serving.at).await.problem(403);
+        assert_eq!(
+            methods(&serving, "https://evil.example").await,
+            said("*", "GET, HEAD")
+        );
+        assert_eq!(methods(&serving, APP).await, said(APP, "GET, HEAD"));
+        let read = get("/api/feeds").header("origin", "https://evil.example");
+        let read = read.send(serving.at).await;
+        assert_eq!(
+            (read.status, read.header("access-control-allow-origin")),
+            (200, Some("*"))
+        );
+        drop(serving);
+
+        let token = token(&url, "administer");
+        let serving = Serving::start(&url, &["--cors-origin", "*", "--cors-origin", APP]);
+        assert_eq!(
+            methods(&serving, "https://evil.example").await,
+            said("*", "GET, HEAD")
+        );
+        assert_eq!(
+            methods(&serving, APP).await,
+            said(APP, "GET, HEAD, POST, PUT, DELETE")
+        );
+        let evil = drop_feed()
+            .header("origin", "https://evil.example")
+            .token(&token);
+        evil.send(serving.at).await.problem(403);
+        drop_feed()
+            .header("origin", APP)
+            .send(serving.at)
+            .await
+            .problem(403);
+        let wrong = drop_feed()
+            .header("origin", APP)
+            .token("cft_aaaaaaaaaaaa_00");
+        wrong.send(serving.at).await.problem(401);
+        let allowed = drop_feed()
+            .header("origin", APP)
+            .token(&token)
+            .send(serving.at)
+            .await;
+        assert_eq!(
+            (
+                allowed.status,
+                allowed.header("access-control-allow-origin")
+            ),
+            (204, Some(APP))
+        );
+        drop(serving);
+
+        // Nobody is granted anything unless somebody says so.
+        let serving = Serving::start(&url, &[]);
+        assert_eq!(methods(&serving, APP).await, None);
+        let foreign = request("POST", "/api/feeds").json(json!({"name": "x"}));
+        let foreign = foreign.header("origin", APP).token(&token);
+        foreign.send(serving.at).await.problem(403);
+    });
 }

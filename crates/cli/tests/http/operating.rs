@@ -80,7 +80,8 @@ pub(crate) async fn metrics_have_the_documented_names(backend: Arc<dyn Backend>)
         "changefeed_store_errors_total",
     ];
     let missing = eventually("all metrics are there", || async {
-        let text = serving.get("/metrics").await.body;
+        let accepted = get("/metrics").header("accept", "application/openmetrics-text");
+        let text = accepted.send(serving.at).await.body;
         assert!(text.ends_with("# EOF\n") && text.matches("# EOF").count() == 1);
         let there: BTreeSet<&str> = text
             .lines()

@@ -43,11 +43,12 @@ impl Serving {
     pub(crate) fn start(url: &str, args: &[&str]) -> Serving {
         let mut all = vec!["serve", "--listen", "127.0.0.1:0"];
         all.extend(args);
-        let mut process = Running::start(
-            changefeed(url, &all)
-                .stdout(Stdio::piped())
-                .stderr(Stdio::inherit()),
-        );
+        Serving::spawn(changefeed(url, &all).stderr(Stdio::inherit()))
+    }
+
+    /// Starts a command that serves.
+    pub(crate) fn spawn(command: &mut Command) -> Serving {
+        let mut process = Running::start(command.stdout(Stdio::piped()));
         let mut said = String::new();
         let output = process.child().stdout.take().unwrap();
         BufReader::new(output).read_line(&mut said).unwrap();

@@ -56,7 +56,7 @@ pub(crate) async fn shard(
         }
         form => {
             let after = after.unwrap_or(After::First);
-            let page = poll(&app, &at_work, &feed, shard, after, limit, wait).await?;
+            let page = poll(&app, Some(&at_work), &feed, shard, after, limit, wait).await?;
             Ok(match form {
                 Form::Lines => (
                     [(header::CONTENT_TYPE, "application/x-ndjson")],
@@ -143,10 +143,11 @@ fn last_event_id(headers: &HeaderMap) -> Answer<Option<&str>> {
         .map(|id| id.filter(|id| !id.is_empty()))
 }
 
-/// The next page; waits for something to come if there is nothing yet.
+/// The next page; waits for something to come if there is nothing yet. `at_work` is exchanged for a seat
+/// then; without it the caller has a seat already.
 pub(crate) async fn poll(
     app: &Arc<App>,
-    at_work: &AtWork,
+    at_work: Option<&AtWork>,
     feed: &Arc<Feed>,
     shard: ShardId,
     after: After,
@@ -170,7 +171,9 @@ pub(crate) async fn poll(
         }
         // "From now on" means from when it was said, not from each look.
         after = page.next();
-        if seat.is_none() {
+        if seat.is_none()
+            && let Some(at_work) = at_work
+        {
             seat = Some(at_work.wait(app)?);
         }
         tokio::select! {

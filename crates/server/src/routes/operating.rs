@@ -5,17 +5,32 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::require_current;
+use changefeed::futures::FutureExt;
+use changefeed::{Changefeed, SchemaState, require_current};
 
 use crate::access::Reader;
 use crate::app::App;
+use crate::exposition;
 use crate::gauges::Gauges;
+use crate::kept::Kept;
 use crate::wire::status::{CheckOut, ReadyOut};
 
 /// How long the database may take to answer before it counts as not reachable.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How old the look at the schema may be.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What is installed in the database, looked at by whoever asks whether this instance is ready.
+pub(crate) fn schema(db: Changefeed) -> Kept<SchemaState> {
+    let look = move || {
+        let db = db.clone();
+        async move { db.schema().await }.boxed()
+    };
+    Kept::new(look, None)
+}
 
 /// The process lives.
 pub(crate) async fn healthz() -> &'static str {
@@ -33,7 +48,8 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     if app.shutdown.is_cancelled() {
         checks.push(check("running", Some("it is being stopped".to_owned())));
     }
-    match tokio::time::timeout(PATIENCE, app.db.schema()).await {
+    // Anybody may ask, as often as they like: the database is asked once a second at most.
+    match tokio::time::timeout(PATIENCE, app.schema.get(FRESH)).await {
         Ok(Ok(schema)) => {
             checks.push(check("database", None));
             let current = require_current(schema).err().map(|e| e.to_string());
@@ -45,8 +61,8 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
             checks.push(check("database", Some(late)));
         }
     }
-    for (name, ended) in app.health.loops() {
-        checks.push(check(&name, ended));
+    for (name, trouble) in app.health.checks() {
+        checks.push(check(&name, trouble));
     }
     let ready = checks.iter().all(|c| c.ok);
     let status = match ready {
@@ -56,16 +72,32 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
     (status, Json(ReadyOut { ready, checks })).into_response()
 }
 
-/// For Prometheus.
-pub(crate) async fn metrics(State(app): State<Arc<App>>, _: Reader) -> Response {
+/// For Prometheus, in the form that it likes best.
+pub(crate) async fn metrics(
+    State(app): State<Arc<App>>,
+    _: Reader,
+    headers: HeaderMap,
+) -> Response {
     let now = Gauges {
-        connections: app.db.store().connections(),
+        database: app.db.store().connections(),
+        connections: app.connections.open(),
         working: app.limits.working(),
         waiting: app.limits.waiting(),
+        loops: app.health.ages(),
     };
     let text = app.meters.text(&app.samples, now);
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, kind)], text).into_response()
+    let (kind, text) = match exposition::wants_openmetrics(&headers) {
+        true => (
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            text,
+        ),
+        false => (
+            "text/plain; version=0.0.4; charset=utf-8",
+            exposition::classic(&text),
+        ),
+    };
+    let headers = [(header::CONTENT_TYPE, kind), (header::VARY, "accept")];
+    (headers, text).into_response()
 }
 
 /// The description of the interface.

@@ -18,7 +18,9 @@ use super::changes::poll;
 use super::feeds::may_read;
 use crate::access::Rights;
 use crate::app::App;
+use crate::complaints::Failure;
 use crate::extract::Segments;
+use crate::kept::Failed;
 use crate::limits::{AtWork, LONGEST_WAIT};
 use crate::pages::Encoded;
 use crate::problem::Problem;
@@ -26,12 +28,19 @@ use crate::problem::Problem;
 const DEFAULT_PAGE: usize = 1000;
 
 /// What these protocols answer when something is wrong: plain text.
-pub(crate) struct Refused(StatusCode, String);
+pub(crate) struct Refused {
+    status: StatusCode,
+    text: String,
+    failure: Option<Failure>,
+}
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {
-        let mut response = (self.0, self.1).into_response();
-        if self.0 == StatusCode::SERVICE_UNAVAILABLE {
+        let mut response = (self.status, self.text).into_response();
+        if let Some(failure) = self.failure {
+            response.extensions_mut().insert(failure);
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
             let headers = response.headers_mut();
             headers.insert(header::RETRY_AFTER, 1.into());
         }
@@ -41,18 +50,36 @@ impl IntoResponse for Refused {
 
 impl From<Problem> for Refused {
     fn from(problem: Problem) -> Self {
-        Refused(problem.status(), problem.detail().to_owned())
+        // In FeedAPI 409 says that the partitions have changed: its clients would ask for them and come
+        // back with the same cursor, for ever. A cursor that is ahead stays wrong.
+        let status = match problem.status() {
+            StatusCode::CONFLICT => StatusCode::BAD_REQUEST,
+            status => status,
+        };
+        Refused {
+            status,
+            text: problem.detail().to_owned(),
+            failure: problem.failure().cloned(),
+        }
     }
 }
 
-impl From<changefeed::Error> for Refused {
-    fn from(error: changefeed::Error) -> Self {
+impl From<Failed> for Refused {
+    fn from(error: Failed) -> Self {
         Problem::from(error).into()
     }
 }
 
 fn bad(text: impl Into<String>) -> Refused {
-    Refused(StatusCode::BAD_REQUEST, text.into())
+    refused(StatusCode::BAD_REQUEST, text)
+}
+
+fn refused(status: StatusCode, text: impl Into<String>) -> Refused {
+    Refused {
+        status,
+        text: text.into(),
+        failure: None,
+    }
 }
 
 /// The parameters of a request, each of which may be there once.
@@ -177,14 +204,16 @@ async fn version_1(
     }
     let wait = query.wait()?;
     if !wait.is_zero() && pages.iter().all(|(_, page)| page.is_empty()) {
-        // Whichever shard has something first ends the waiting of all.
+        // One client is one seat, however many shards it waits for. Whichever has something first ends the
+        // waiting of all.
+        let _seat = at_work.wait(app)?;
         let waiting = wanted
             .iter()
             .zip(&pages)
             .map(|((partition, shard, _), (_, page))| {
                 let (partition, next) = (*partition, page.next());
                 Box::pin(async move {
-                    let page = poll(app, at_work, feed, *shard, next, limit, wait).await?;
+                    let page = poll(app, None, feed, *shard, next, limit, wait).await?;
                     Ok::<_, Problem>((partition, page))
                 })
             });
@@ -268,9 +297,9 @@ pub(crate) async fn events(
     match query.get("token") {
         None => return Err(bad("the parameter 'token' is missing")),
         Some(given) if given != token(&feed) => {
-            return Err(Refused(
+            return Err(refused(
                 StatusCode::CONFLICT,
-                "the token is not that of the present partitions: ask for them again".to_owned(),
+                "the token is not that of the present partitions: ask for them again",
             ));
         }
         Some(_) => {}
@@ -291,7 +320,7 @@ pub(crate) async fn events(
     let cursor = query.get("cursor");
     let after = point(cursor.ok_or_else(|| bad("the parameter 'cursor' is missing"))?)?;
     let (limit, wait) = (query.page()?, query.wait()?);
-    let page: Arc<Encoded> = poll(&app, &at_work, &feed, shard, after, limit, wait).await?;
+    let page: Arc<Encoded> = poll(&app, Some(&at_work), &feed, shard, after, limit, wait).await?;
     let mut text = String::new();
     for (_, change) in page.changes() {
         let _ = writeln!(text, "{{\"data\":{change}}}");

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
-use changefeed::{TriggerDefinition, Uuid};
+use changefeed::{TriggerDefinition, Uuid, keep_secrets};
 
 use super::created;
 use super::feeds::batch;
@@ -56,6 +56,7 @@ fn judged(
     let mut definition = new.definition(&app.db)?;
     let whose = format!("trigger '{}'", definition.name);
     let delivery = before.map(|d| &d.delivery);
+    keep_secrets(&mut definition.delivery, delivery)?;
     definition
         .delivery
         .restrict(&whose, &app.options.allowed_variables, delivery)?;

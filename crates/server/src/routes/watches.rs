@@ -38,10 +38,12 @@ pub(crate) async fn create(
     let name: WatchName = new.name.parse()?;
     let definition = new.definition();
     definition.settings().validate()?;
-    let delivery = Delivery {
+    let mut delivery = Delivery {
         webhook: Some(Setting::Value(new.webhook.clone())),
         ..Delivery::default()
     };
+    // What is shown of one watch is not the address of another.
+    changefeed::keep_secrets(&mut delivery, None)?;
     let whose = format!("watch '{name}'");
     changefeed::WebhookTarget::check(&whose, &delivery)?;
     if let Some(variable) = &new.secret_env {
