@@ -100,6 +100,7 @@ fn default_of(reference: &Reference, key: &str) -> Option<String> {
     match (arg.get_action(), values.as_slice()) {
         (ArgAction::SetTrue, _) => Some("false".to_owned()),
         (ArgAction::Append, []) if !arg.is_required_set() => Some("[]".to_owned()),
+        (ArgAction::Append, [value]) => Some(format!("[\"{value}\"]")),
         (_, [value]) if value.parse::<i64>().is_ok() => Some(value.clone()),
         (_, [value]) => Some(format!("\"{value}\"")),
         // A flag that may have a value: nothing is the same as false.
