@@ -1048,8 +1048,10 @@ begin
         end if;
     end loop;
 
-    -- Those that were not reached go first the next time, also before others with little news.
-    memory.waiting := missed || coalesce(memory.larger, '{}');
+    -- Those that were not reached go first the next time, also before others with little news; not
+    -- those that had their turn.
+    memory.waiting := array(select w.at from unnest(missed || memory.larger) w(at)
+                            where w.at <> all (again));
     memory.larger := again;
     if cardinality(memory.waiting) > 5000 then
         memory.waiting := '{}';
