@@ -26,7 +26,7 @@ fn a_claim_whose_answer_is_lost_is_no_attempt_and_delays_nothing() {
         app.run("create table orders (id int primary key)").await;
         let receiver = Receiver::start().await.unwrap();
         let definition = to_webhook("t", "orders", &receiver.url("/t"));
-        store.create_trigger(&definition, false).await.unwrap();
+        let trigger = store.create_trigger(&definition, false).await.unwrap();
 
         let relay = Relay::to(database.url()).await;
         let far: Arc<dyn Store> = Arc::new(PostgresStore::connect(&relay.url).await.unwrap());
@@ -45,11 +45,16 @@ fn a_claim_whose_answer_is_lost_is_no_attempt_and_delays_nothing() {
             (app.value(delivered).await == "1").then_some(())
         })
         .await;
-        // Nobody can claim until this is over.
-        app.run(
-            "begin; lock table changefeed.event in exclusive mode; insert into orders values (1)",
-        )
-        .await;
+        // A row that is due and that nobody can update until this is over: the claim waits in the
+        // middle of its work, not before it.
+        store
+            .pause_trigger(&trigger, Some("for a moment"))
+            .await
+            .unwrap();
+        app.run("insert into orders values (1)").await;
+        app.run("begin; select from changefeed.event where state = 'p' for update")
+            .await;
+        store.pause_trigger(&trigger, None).await.unwrap();
         let watcher = session(database.url()).await;
         eventually("a claim waits", async || {
             let waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' \
