@@ -287,6 +287,20 @@ fn a_database_that_hangs_is_told_of_and_nothing_waits_for_it_without_end() {
         let ask = |path: &str| get(path).token(&token);
         assert_eq!(ask("/api/consumers").send(serving.at).await.status, 200);
         freezer.frozen.send(true).unwrap();
+        let not_ready = eventually("the sweeper is known to be stuck", || async {
+            let answer = serving.get("/readyz").await;
+            let checks = answer.json(503)["checks"].clone();
+            let sweep = checks
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|c| c["check"] == "sweep");
+            let stuck = sweep.is_some_and(|c| c["ok"] == false);
+            stuck.then_some(answer.body)
+        })
+        .await;
+        assert!(not_ready.contains("no answer within"), "{not_ready}");
+        // By now the tokens that were known are long out of date.
         let at = serving.at;
         let mut refused = JoinSet::new();
         // More than there may be requests at work.
@@ -304,19 +318,6 @@ fn a_database_that_hangs_is_told_of_and_nothing_waits_for_it_without_end() {
             answer.problem(503);
             assert!(answer.header("retry-after").is_some(), "{answer:?}");
         }
-        let not_ready = eventually("the sweeper is known to be stuck", || async {
-            let answer = serving.get("/readyz").await;
-            let checks = answer.json(503)["checks"].clone();
-            let sweep = checks
-                .as_array()
-                .unwrap()
-                .iter()
-                .find(|c| c["check"] == "sweep");
-            let stuck = sweep.is_some_and(|c| c["ok"] == false);
-            stuck.then_some(answer.body)
-        })
-        .await;
-        assert!(not_ready.contains("no answer within"), "{not_ready}");
         freezer.frozen.send(false).unwrap();
         eventually("it is ready again", || async {
             (serving.get("/readyz").await.status == 200).then_some(())
