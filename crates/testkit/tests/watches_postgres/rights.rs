@@ -146,7 +146,7 @@ fn a_watch_of_a_member_belongs_to_the_owner() {
         let error = store.open_watch(&spec("m", "more")).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Permission, "{error:?}");
         assert!(error.advice().unwrap().ends_with(&format!("to {owner}")));
-        app.run(&error.advice().unwrap().to_owned()).await;
+        app.run(error.advice().unwrap()).await;
         let watch = store.open_watch(&spec("m", "more")).await.unwrap();
         let others = "select count(*) from (select relowner from pg_class where relnamespace = \
              'changefeed'::regnamespace union all select proowner from pg_proc where pronamespace = \
