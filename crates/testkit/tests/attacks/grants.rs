@@ -246,7 +246,7 @@ fn every_documented_role_can_do_its_work() {
             .run("call changefeed.sweep_loop(0, 1, 1, 1, null, null, null)")
             .await;
         let reader = scene.session("app_reader").await;
-        let read = "select count(*) from changefeed.change where change_sequence_number > 0";
+        let read = "select count(*) from changefeed.read(1, 0, 0, 100)";
         assert_eq!(reader.number(read).await, 1);
         reader
             .run(
