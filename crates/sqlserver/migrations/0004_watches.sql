@@ -110,7 +110,7 @@ begin
     if @now between dateadd(second, -5, @latest) and dateadd(second, 10, @latest) return;
     begin transaction;
     -- One at a time. The others wait here, and find that it is done.
-    update changefeed.clock set latest = latest;
+    update changefeed.clock with (updlock, rowlock) set latest = latest;
     select @latest = c.latest, @now = sysutcdatetime() from changefeed.clock c;
     if @now < dateadd(second, -5, @latest)
     begin
