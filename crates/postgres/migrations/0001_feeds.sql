@@ -893,6 +893,8 @@ declare
     -- The most changes of one call, and of one look for shards with news.
     most     constant bigint := 100000;
     look     constant integer := 20000;
+    -- The most of one shard while others wait for their turn.
+    turn     constant bigint := 10000;
     -- How many shards are looked at one by one in one go, and how often, for safety's sake.
     stretch  constant integer := 500;
     every    constant interval := interval '60 seconds';
@@ -915,6 +917,8 @@ declare
     since    timestamptz;
     one      record;
     total    bigint := 0;
+    before   bigint;
+    repeated boolean := false;
     rounds   integer := 0;
 begin
     if current_setting('transaction_isolation') <> 'read committed' then
@@ -978,14 +982,21 @@ begin
     memory.moved := moved;
 
     loop
+        before := total;
         foreach at in array queue loop
             if total >= most or total > 0 and clock_timestamp() >= until then
-                missed := missed || at;
+                if repeated then
+                    again := again || at;
+                else
+                    missed := missed || at;
+                end if;
                 continue;
             end if;
             select n.* into one
             from changefeed.number_shard((at >> 16)::smallint, ((at & 65535) - 32768)::smallint,
-                swept, coalesce(since, memory.swept_at), until, most - total) n;
+                swept, coalesce(since, memory.swept_at), until,
+                case when cardinality(queue) > 1 then least(turn, most - total)
+                     else most - total end) n;
             if one.changes is null then
                 -- Somebody else has it.
                 if one.unfinished then
@@ -1043,6 +1054,11 @@ begin
         elsif cardinality(memory.larger) > 0 then
             queue := memory.larger;
             memory.larger := '{}';
+        elsif cardinality(again) > 0 and total > before and clock_timestamp() < until then
+            -- Everybody had a turn: those with more to number have another.
+            repeated := true;
+            queue := again;
+            again := '{}';
         else
             exit;
         end if;
