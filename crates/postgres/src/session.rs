@@ -18,7 +18,7 @@ use crate::surroundings::refuse_strangers;
 use crate::{backlog, encoding, event_claim, floors, schema, source};
 
 /// How long a call waits for a connection that others have.
-const QUEUE: Duration = Duration::from_secs(10);
+const QUEUE: Duration = Duration::from_secs(30);
 
 tokio::task_local! {
     /// Set while a call has a session.
