@@ -341,7 +341,7 @@ begin
         raise exception 'changefeed: cursor % is ahead of feed ''%'' shard %, whose last number is %',
             read.after, changefeed.feed_name(of_feed), of_shard, highest
             using errcode = 'CF102',
-                  hint = 'It comes from another feed or database, or this database was restored from a backup.';
+                  hint = 'it comes from another feed or database, or this database was restored from a backup';
     end if;
     return query select u.number, u.id from unnest(numbers, ids) u(number, id);
 end $$;

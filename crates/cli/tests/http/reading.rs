@@ -62,7 +62,7 @@ pub(crate) async fn pages_follow_each_other_and_rows_are_as_the_database_wrote_t
     assert_eq!(lines.body.lines().count(), 6);
     assert_eq!(
         lines.body.lines().last(),
-        Some(&*format!("{{\"next\":\"{after}\"}}"))
+        Some(&*format!("{{\"next\":\"{after}\",\"more\":false}}"))
     );
 }
 

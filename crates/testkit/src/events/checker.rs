@@ -130,7 +130,12 @@ fn judge(
         told()
     );
     account.repeated += seen.arrived.saturating_sub(1);
-    account.unknown += attempts.iter().filter(|a| is(a, Outcome::Unknown)).count();
+    // One that its sender has written down, because a kept connection ended without an answer, was not
+    // cut off.
+    account.unknown += attempts
+        .iter()
+        .filter(|a| is(a, Outcome::Unknown) && a.attempt.request.is_none())
+        .count();
     account.late += attempts.iter().filter(|a| a.late).count();
 }
 
