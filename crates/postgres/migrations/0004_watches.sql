@@ -173,9 +173,13 @@ end $$;
 -- one locks it, makes sure of what was locked, and says in the statement of which table the rows have
 -- to be.
 
--- Makes sure that a table is locked, is a table, and has the columns that it had.
+-- Makes sure that a table is locked, is a table, has the columns that it had, and runs nobody's code with
+-- our rights.
 create function changefeed.hold_table(source oid, signature text) returns void
 language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    problem text;
+    advice  text;
 begin
     if not exists (select from pg_locks l
                    where l.pid = pg_backend_pid() and l.locktype = 'relation'
@@ -183,6 +187,11 @@ begin
        or not exists (select from pg_class c where c.oid = source and c.relkind in ('r', 'p'))
        or changefeed.table_signature(source) is distinct from signature then
         raise exception 'the table was altered' using errcode = 'undefined_table';
+    end if;
+    select u.problem, u.advice into problem, advice from changefeed.unreadable(source) u;
+    if problem is not null then
+        raise exception 'changefeed: %', problem
+            using errcode = case when row_security_active(source) then 'CF106' else 'CF105' end, hint = advice;
     end if;
 end $$;
 
@@ -793,7 +802,8 @@ begin
          grant usage on sequence changefeed.change_version, changefeed.lease_generation to {worker};
          grant execute on function changefeed.watch_count, changefeed.table_signature,
              changefeed.columns_now, changefeed.readable, changefeed.safe_columns, changefeed.safe_value,
-             changefeed.base_type, changefeed.hold_table, changefeed.same_row to {worker}',
+             changefeed.base_type, changefeed.hold_table, changefeed.unreadable,
+             changefeed.same_row to {worker}',
         '{worker}', worker::text);
     perform changefeed.grant_watch(c.relname, worker)
     from pg_class c

@@ -17,7 +17,7 @@ const COUNT_EXACTLY: i64 = 1_000_000;
 /// A policy that hides rows from us is an error, not a backfill of what is left; nobody's functions and
 /// operators but the server's are found; and no plan depends on statistics.
 pub(crate) const ALL_ROWS: &str = "set local row_security = off; \
-     set local search_path = pg_catalog, pg_temp; set local constraint_exclusion = off";
+     set local search_path = pg_catalog, pg_temp";
 
 impl Session {
     pub(crate) async fn backfill(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {

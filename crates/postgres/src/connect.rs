@@ -48,10 +48,10 @@ const FORMS: &str = "set timezone = 'UTC'; set datestyle = 'ISO, YMD'; set bytea
 
 /// What our own sessions are set to besides. Nobody else's functions, operators and types: whoever may
 /// create in a schema of the role's path could otherwise have us run them. An error where rows are
-/// hidden from us, because they would look like deleted ones. No transaction that a stopped process
-/// of ours keeps open.
+/// hidden from us, because they would look like deleted ones. No looking at constraints of partitions,
+/// whose functions the planner would run. No transaction that a stopped process of ours keeps open.
 const OURS: &str = "set search_path = pg_catalog, pg_temp; set row_security = off; set jit = off; \
-     set idle_in_transaction_session_timeout = '60s'; set lock_timeout = 0";
+     set constraint_exclusion = off; set idle_in_transaction_session_timeout = '60s'; set lock_timeout = 0";
 
 /// A statement is planned with its values each time: a plan that was made for an empty table reads
 /// a grown one row by row. Sweeps do without, because theirs cannot go wrong.

@@ -97,7 +97,8 @@ impl Tracked {
             .query_one(
                 "select has_table_privilege($1::oid, 'select'), row_security_active($1::oid), \
                  current_user::text, has_table_privilege(n.nspowner, $1::oid, 'select'), \
-                 n.nspowner::regrole::text from pg_namespace n where n.nspname = 'changefeed'",
+                 n.nspowner::regrole::text, u.problem, u.advice \
+                 from pg_namespace n, changefeed.unreadable($1::oid) u where n.nspname = 'changefeed'",
                 &[&self.table.oid],
             )
             .await
@@ -116,15 +117,16 @@ impl Tracked {
                 format!("the database user may not read {name}"),
                 format!("grant select on {} to {user}", self.table.sql),
             )
-        } else if hidden {
-            (
-                format!("row level security hides rows of {name} from the database user"),
-                format!("alter role {user} bypassrls, or watch as another user"),
-            )
+        } else if let Some(problem) = row.get::<_, Option<String>>(5) {
+            (problem, row.get(6))
         } else {
             return Ok(());
         };
-        Err(Error::new(Kind::Permission, problem).advise(advice))
+        let kind = match may_read && owner_may_read && !hidden {
+            true => Kind::Unsupported,
+            false => Kind::Permission,
+        };
+        Err(Error::new(kind, problem).advise(advice))
     }
 
     /// The table in a query. Tables that inherit from it have keys of their own, and are not watched.

@@ -141,8 +141,8 @@ impl Backlog {
         if moved.text(5) == Some("t") {
             tracing::warn!(
                 table = %self.tracked.table.name,
-                "the table was truncated by a transaction that may not have seen all rows: of those \
-                 committed after its snapshot no function is told"
+                "the table was truncated, and its rows could not be read before, as the transaction was \
+                 warned: no function is told that they are gone"
             );
         }
         self.learn(|known| {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use changefeed_core::WatchSpec;
+use changefeed_core::{Kind, Take, WatchSpec};
 use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::events::everything;
 use changefeed_testkit::run;
 use changefeed_testkit::watching::{Scene, quick, spec, take_all};
 use serde_json::Value;
@@ -167,18 +168,153 @@ fn sessions_that_are_open_while_a_key_is_altered_go_on() {
     });
 }
 
-/// Truncating reads the keys of all rows, under whatever names they have now.
+/// A role that owns a table `t` with one row, and an immutable function that notes who has called it. The
+/// planner calls it when it finds it in an index, statistics or a constraint.
+async fn owner(scene: &Scene) -> String {
+    let role = format!("owner_{}", fastrand::u64(..));
+    scene
+        .app
+        .run(&format!(
+            "drop table if exists t, spy; drop function if exists f, note; \
+             create role {role}; grant create on schema public to {role}; \
+             create table spy (who name); grant all on spy to public; set role {role}; \
+             create table t (id integer primary key, v text); insert into t values (1, 'a'); \
+             create function note() returns integer language plpgsql as \
+               $$ begin insert into public.spy values (current_user); return 1; end $$; \
+             create function f(integer) returns integer language plpgsql as \
+               $$ begin return public.note(); end $$; \
+             alter function f(integer) immutable; reset role"
+        ))
+        .await;
+    role
+}
+
+/// Nobody but the owner has run the function.
+async fn not_sprung(scene: &Scene, role: &str, case: &str) {
+    let others = format!("select count(*) from spy where who <> '{role}'");
+    assert_eq!(scene.app.number(&others).await, 0, "{case}");
+    scene
+        .app
+        .run(&format!("drop owned by {role} cascade; drop role {role}"))
+        .await;
+}
+
+const TRAPS: [&str; 2] = [
+    "create index evil on t ((f(1)))",
+    "create statistics evil on (f(1)), id from t",
+];
+
+/// The planner runs immutable functions of indexes and statistics, as readers of feeds know.
 #[test]
-fn a_truncate_behind_a_snapshot_knows_the_key() {
+fn a_function_in_an_index_is_not_run_by_watches_and_backfills() {
     scene(async |scene| {
-        scene.app.run("create table other (n integer)").await;
-        let spec = table(&scene, 1).await;
-        let writer = scene.backend.session().await;
-        writer
-            .run("begin isolation level repeatable read; select * from other")
+        for (n, trap) in TRAPS.into_iter().enumerate() {
+            let role = owner(&scene).await;
+            let spec = spec(&format!("w{n}"), "t");
+            let watch = scene.store.open_watch(&spec).await.unwrap();
+            let definition = everything(&format!("e{n}"), "t");
+            let trigger = scene.store.create_trigger(&definition, true).await.unwrap();
+            let evil =
+                format!("set role {role}; {trap}; insert into t values (2, 'b'); reset role");
+            scene.app.run(&evil).await;
+            let take = Take {
+                owner: "me",
+                settings: &quick(),
+            };
+            let mut errors = vec![
+                scene.store.take(&watch, take).await.map(drop).unwrap_err(),
+                scene.store.open_watch(&spec).await.map(drop).unwrap_err(),
+            ];
+            let backfill = scene.store.backfill_trigger(&trigger, 10).await;
+            errors.push(backfill.map(drop).unwrap_err());
+            let from = changefeed_core::WatchFrom::Beginning;
+            let reset = scene.store.reset_watch(&watch, from).await;
+            errors.push(reset.unwrap_err());
+            for error in errors {
+                assert_eq!(error.kind(), Kind::Unsupported, "{trap}: {error:?}");
+                assert!(error.message().contains("evil"), "{error:?}");
+            }
+            scene.store.drop_watch(&watch).await.unwrap();
+            not_sprung(&scene, &role, trap).await;
+        }
+    });
+}
+
+/// The constraints of partitions, which the planner looks at to leave some of them out.
+#[test]
+fn a_function_in_a_constraint_is_not_run_by_watches() {
+    scene(async |scene| {
+        let role = owner(&scene).await;
+        scene
+            .app
+            .run(&format!(
+                "drop table t; set role {role}; \
+                 create table t (id integer primary key, v text) partition by range (id); \
+                 create table t1 partition of t for values from (0) to (9); \
+                 alter table t1 add check (f(1) = 1); insert into t values (1, 'a'); reset role"
+            ))
             .await;
-        scene.app.run("alter table t rename id to number").await;
-        writer.run("truncate t; commit").await;
-        assert_eq!(handed(&scene, &spec).await, ["1"]);
+        let spec = WatchSpec {
+            from: changefeed_core::WatchFrom::Beginning,
+            ..spec("w", "t")
+        };
+        let watch = scene.store.open_watch(&spec).await.unwrap();
+        assert_eq!(take_all(&*scene.store, &watch, &quick()).await.len(), 1);
+        scene.app.run("truncate t").await;
+        assert_eq!(take_all(&*scene.store, &watch, &quick()).await.len(), 1);
+        scene.store.drop_watch(&watch).await.unwrap();
+        not_sprung(&scene, &role, "a constraint").await;
+    });
+}
+
+/// What notes the rows of a table that is truncated runs with our rights, in a statement of the table's
+/// owner, and may have a snapshot from before the index was made: then it does not read them.
+#[test]
+fn a_function_in_an_index_is_not_run_when_a_table_is_truncated() {
+    scene(async |scene| {
+        for trap in TRAPS {
+            for isolation in ["read committed", "repeatable read", "serializable"] {
+                let role = owner(&scene).await;
+                let spec = spec("w", "t");
+                let watch = scene.store.open_watch(&spec).await.unwrap();
+                let writer = scene.backend.session().await;
+                writer
+                    .run(&format!(
+                        "set role {role}; begin isolation level {isolation}; select 1 from pg_class"
+                    ))
+                    .await;
+                let evil = format!("set role {role}; {trap}; reset role");
+                scene.app.run(&evil).await;
+                writer.run("truncate t; commit").await;
+                writer.run(&format!("set role {role}")).await;
+                assert_eq!(writer.number("select count(*) from t").await, 0);
+                scene.store.drop_watch(&watch).await.unwrap();
+                drop(writer);
+                not_sprung(&scene, &role, &format!("{trap}, {isolation}")).await;
+            }
+        }
+    });
+}
+
+/// Truncating reads the keys of all rows, where the catalogue can be believed.
+#[test]
+fn a_truncate_is_a_delete_of_every_row_unless_behind_a_snapshot() {
+    scene(async |scene| {
+        for (isolation, keys) in [
+            ("read committed", &["1"][..]),
+            ("repeatable read", &[]),
+            ("serializable", &[]),
+        ] {
+            let spec = table(&scene, 1).await;
+            let writer = scene.backend.session().await;
+            writer
+                .run(&format!(
+                    "begin isolation level {isolation}; select 1 from pg_class"
+                ))
+                .await;
+            scene.app.run("alter table t rename id to number").await;
+            writer.run("truncate t; commit").await;
+            assert_eq!(handed(&scene, &spec).await, keys, "{isolation}");
+        }
     });
 }

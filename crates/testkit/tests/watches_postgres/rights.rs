@@ -100,7 +100,7 @@ fn a_missing_right_is_named() {
         );
         app.run("alter table other enable row level security").await;
         let error = refused().await;
-        assert!(error.message().starts_with("row level security hides rows"));
+        assert!(error.message().starts_with("row-level security hides rows"));
         // What somebody else has made can be worked on without the right to make anything.
         app.run(&format!(
             "alter table other disable row level security; grant select on orders to {role}"
