@@ -258,6 +258,8 @@ pub struct WatchSpec {
     pub table: TableName,
     /// Where it begins if it is new.
     pub from: WatchFrom,
+    /// Whether it must not be new: one that was dropped meanwhile is not made again.
+    pub existing: bool,
     /// What `serve` does with it; nothing for a function that runs elsewhere.
     pub definition: Option<WatchDefinition>,
     /// Whether that may take the place of another definition.
@@ -276,6 +278,7 @@ impl WatchSpec {
             name,
             table,
             from: WatchFrom::Now,
+            existing: false,
             definition: None,
             replace: false,
             columns: false,

@@ -424,14 +424,14 @@ begin
 end $$;
 
 -- The columns of a row as safe_columns gives them, but by the catalogue: who reads holds the table and has a
--- snapshot of its own, and this is done for every page.
-create function changefeed.page_columns(source oid) returns text
+-- snapshot of its own, and this is done for every page. It waits for no lock of the table.
+create function changefeed.page_columns(source oid, alias text) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 begin
     return (
         select coalesce(string_agg(
-            case when t.typnamespace = 'pg_catalog'::regnamespace then format('t.%I', a.attname)
-                 else changefeed.safe_value(format('t.%I', a.attname), a.atttypid) end
+            case when t.typnamespace = 'pg_catalog'::regnamespace then format('%s.%I', alias, a.attname)
+                 else changefeed.safe_value(format('%s.%I', alias, a.attname), a.atttypid) end
             || format(' as %I', a.attname), ', ' order by a.attnum), '')
         from pg_attribute a
         join pg_type t on t.oid = a.atttypid
@@ -501,7 +501,7 @@ begin
         perform set_config('transaction_read_only', 'on', true);
         rows := format('(select row_to_json(changefeed_row.*)::text
                          from (select %s from %s t where changefeed.same_row(t.*, $3) and %%s limit 1) changefeed_row)',
-                       replace(changefeed.page_columns(source.source), '%', '%%'),
+                       replace(changefeed.page_columns(source.source, 't'), '%', '%%'),
                        replace(table_, '%', '%%'));
         single := format('select p.number, p.id, ''r'', null, %s from unnest($1, $2) p(number, id)', rows);
         if source.kind = 'joined' then
@@ -657,7 +657,7 @@ begin
                  where changefeed.same_row(t.*, $4) and t.%I operator(pg_catalog.=) $1
                    and t.%I operator(pg_catalog.>) %s
                  order by t.%I limit $3 + 1) t',
-            value, changefeed.page_columns(source.source), table_, source.shard_column,
+            value, changefeed.page_columns(source.source, 't'), table_, source.shard_column,
             source.ulid_column, form, source.ulid_column)
             using of_shard, after, "limit", wanted
         loop
@@ -801,7 +801,7 @@ begin
          grant update (loading, loaded_to) on changefeed.watch to {worker};
          grant usage on sequence changefeed.change_version, changefeed.lease_generation to {worker};
          grant execute on function changefeed.watch_count, changefeed.table_signature,
-             changefeed.columns_now, changefeed.readable, changefeed.safe_columns, changefeed.safe_value,
+             changefeed.readable, changefeed.page_columns, changefeed.safe_value,
              changefeed.base_type, changefeed.hold_table, changefeed.unreadable,
              changefeed.same_row to {worker}',
         '{worker}', worker::text);

@@ -141,7 +141,7 @@ impl Backlog {
             .query_opt(
                 &format!(
                     "select changefeed.table_signature(t.source), \
-                       changefeed.safe_columns(t.source, 'changefeed_row', null), {} \
+                       changefeed.page_columns(t.source, 'changefeed_row'), {} \
                      from changefeed.watched_table t where t.table_id = $1",
                     key_of("t.source")
                 ),

@@ -357,6 +357,9 @@ async fn register(
         )
         .await
         .map_err(db)?;
+    if known.is_none() && spec.existing {
+        return Err(spec.name.unknown());
+    }
     if let Some(row) = &known {
         let (differs, name): (bool, String) = (row.get(0), row.get(1));
         if name != spec.name.as_str() {

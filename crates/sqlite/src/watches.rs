@@ -200,6 +200,9 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         )
         .optional()
         .explained()?;
+    if known.is_none() && spec.existing {
+        return Err(spec.name.unknown());
+    }
     let definition = spec
         .definition
         .as_ref()

@@ -336,6 +336,9 @@ pub(crate) async fn register(
     columns: bool,
 ) -> Result<()> {
     let known = known(connection, &spec.name).await?;
+    if known.is_none() && spec.existing {
+        return Err(spec.name.unknown());
+    }
     if let Some(known) = &known
         && let (Some(new), Some(old)) = (&spec.definition, &known.definition)
         && new != old

@@ -318,6 +318,7 @@ macro_rules! conformance {
                 a_changed_key_is_a_delete_and_an_insert
                 what_was_rolled_back_is_never_handed_over
                 several_functions_watch_one_table_independently
+                a_dropped_watch_is_not_made_again_by_who_wants_an_existing_one
                 a_new_function_begins_now_or_at_the_beginning
                 a_known_function_goes_on_and_a_renamed_one_starts_over
                 a_function_can_be_reset

@@ -28,6 +28,6 @@ union all
 select format('execute on %s', p.proname)
 from pg_proc p
 where p.pronamespace = 'changefeed'::regnamespace
-  and p.proname in ('watch_count', 'table_signature', 'columns_now', 'readable', 'safe_columns',
+  and p.proname in ('watch_count', 'table_signature', 'readable', 'page_columns',
                     'safe_value', 'base_type', 'hold_table', 'unreadable', 'same_row')
   and not has_function_privilege(p.oid, 'execute')

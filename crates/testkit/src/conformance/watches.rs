@@ -270,6 +270,26 @@ pub async fn several_functions_watch_one_table_independently(backend: Arc<dyn Ba
     assert_eq!(scene.all(100).await.concat().len(), 2);
 }
 
+/// `serve` opens what it has read some time ago.
+pub async fn a_dropped_watch_is_not_made_again_by_who_wants_an_existing_one(
+    backend: Arc<dyn Backend>,
+) {
+    let scene = Scene::new(backend).await;
+    let existing = WatchSpec {
+        existing: true,
+        ..spec("h", "orders")
+    };
+    let unknown = scene.store.open_watch(&existing).await.unwrap_err();
+    assert_eq!(unknown.kind(), Kind::NotFound, "{unknown:?}");
+    let watch = scene.store.open_watch(&spec("h", "orders")).await.unwrap();
+    assert_eq!(scene.store.open_watch(&existing).await.unwrap(), watch);
+    scene.store.drop_watch(&watch).await.unwrap();
+    let dropped = scene.store.open_watch(&existing).await.unwrap_err();
+    assert_eq!(dropped.kind(), Kind::NotFound, "{dropped:?}");
+    let left = scene.store.watches().await.unwrap();
+    assert!(left.iter().all(|w| w.name != existing.name), "{left:?}");
+}
+
 /// From now: not even what nobody has taken yet.
 pub async fn a_new_function_begins_now_or_at_the_beginning(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;

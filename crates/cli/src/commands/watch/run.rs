@@ -213,6 +213,8 @@ async fn run_defined(
             return Ok(());
         };
         let spec = WatchSpec {
+            // What was read about it may be old.
+            existing: true,
             columns: definition.with_columns,
             max_changes_per_worker: definition.max_changes_per_worker,
             ..WatchSpec::new(watch.name.clone(), watch.table.clone())
