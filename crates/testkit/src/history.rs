@@ -11,7 +11,7 @@ mod workload;
 
 pub use checker::{Violation, check};
 pub use recorder::{Following, Recorder, Writing};
-pub use workload::Workload;
+pub use workload::{Extent, Workload};
 
 use std::collections::BTreeMap;
 

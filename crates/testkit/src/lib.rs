@@ -25,4 +25,4 @@ mod wait;
 pub mod watching;
 
 pub use changefeed_receiver as receiver;
-pub use wait::{eventually, patience, run, soaking};
+pub use wait::{eventually, patience, run, soak_duration, soaking};

@@ -25,6 +25,16 @@ pub fn soaking() -> bool {
     std::env::var_os("CHANGEFEED_SOAK").is_some_and(|v| !v.is_empty() && v != "0")
 }
 
+/// How long the chaos of `./test --soak` lasts: `CHANGEFEED_SOAK` in seconds, and at least as long as
+/// it takes to be more than nothing.
+pub fn soak_duration() -> Duration {
+    let asked = std::env::var("CHANGEFEED_SOAK")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(0);
+    Duration::from_secs(asked).max(Duration::from_secs(20))
+}
+
 /// Runs one test case on a runtime of its own and fails it when it hangs.
 pub fn run<F: Future>(case: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -33,7 +43,7 @@ pub fn run<F: Future>(case: F) -> F::Output {
         .build()
         .unwrap();
     let deadline = if soaking() {
-        CASE_DEADLINE * 30
+        CASE_DEADLINE * 30 + 2 * soak_duration()
     } else {
         CASE_DEADLINE * patience()
     };

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
 
 use changefeed_core::{Operation, Store};
 use fastrand::Rng;
@@ -30,6 +31,16 @@ pub struct Writers {
 impl Writers {
     /// Starts so many sessions of the application, and one that uses the database's own shell.
     pub fn start(backend: &Arc<dyn Backend>, sessions: u64, seed: u64) -> Self {
+        Self::start_slowly(backend, sessions, seed, Duration::ZERO)
+    }
+
+    /// The same, with another pause after each transaction: for runs that take hours.
+    pub fn start_slowly(
+        backend: &Arc<dyn Backend>,
+        sessions: u64,
+        seed: u64,
+        pace: Duration,
+    ) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let next = Arc::new(AtomicI64::new(1));
         let mut tasks = Vec::new();
@@ -38,6 +49,7 @@ impl Writers {
                 backend: Arc::clone(backend),
                 next: Arc::clone(&next),
                 stop: Arc::clone(&stop),
+                pace,
                 rng: Rng::with_seed(seed ^ n),
             };
             tasks.push(tokio::spawn(writer.by_session()));
@@ -46,6 +58,7 @@ impl Writers {
             backend: Arc::clone(backend),
             next,
             stop: Arc::clone(&stop),
+            pace,
             rng: Rng::with_seed(!seed),
         };
         tasks.push(tokio::spawn(writer.by_shell()));
@@ -67,6 +80,7 @@ struct Writer {
     backend: Arc<dyn Backend>,
     next: Arc<AtomicI64>,
     stop: Arc<AtomicBool>,
+    pace: Duration,
     rng: Rng,
 }
 
@@ -101,7 +115,7 @@ impl Writer {
                     Ok(session) => session,
                     // The server is down at this moment.
                     Err(_) => {
-                        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                        tokio::time::sleep(Duration::from_millis(20)).await;
                         continue;
                     }
                 },
@@ -140,7 +154,7 @@ impl Writer {
                 }
             }
             let pause = self.rng.u64(0..15);
-            tokio::time::sleep(std::time::Duration::from_millis(pause)).await;
+            tokio::time::sleep(self.pace + Duration::from_millis(pause)).await;
         }
         committed
     }
@@ -157,7 +171,7 @@ impl Writer {
                 .await
                 .unwrap();
             committed += u64::from(status.success());
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            tokio::time::sleep(self.pace + Duration::from_millis(50)).await;
         }
         committed
     }

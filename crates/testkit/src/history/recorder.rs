@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use changefeed_core::{After, Cursor, Feed, FeedStore, Page, Result, ShardId};
+use changefeed_core::{
+    After, Change, Content, Cursor, Feed, FeedStore, Page, Result, ShardId, Source,
+};
+use serde_json::Value;
 
 use super::{History, Moment, Outcome, PageRead, ShardKey, Transaction};
 
@@ -197,10 +200,22 @@ impl Following {
             changes: page
                 .changes
                 .iter()
-                .map(|change| (number(change.cursor), change.change_id.unwrap()))
+                .map(|change| (number(change.cursor), identity(&self.feed, change)))
                 .collect(),
             next: number(page.next),
         });
         self.after = After::Cursor(page.next);
+    }
+}
+
+/// What tells a change from all others of its feed: the change id that its writer chose, or in a
+/// captured feed, whose change ids the database draws, the `id` of the row that was inserted.
+pub(super) fn identity(feed: &Feed, change: &Change) -> i64 {
+    match (&feed.source, &change.content) {
+        (Some(Source::Captured { .. }), Content::Row(row)) => {
+            let row: Value = serde_json::from_str(row.get()).unwrap();
+            row["id"].as_i64().unwrap()
+        }
+        _ => change.change_id.unwrap(),
     }
 }

@@ -9,6 +9,7 @@ use changefeed_core::{DEFAULT_START, Feed, Kind, ShardId, Store, SweepGroup};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 
+use super::recorder::identity;
 use super::{Following, Recorder, ShardKey, Violation, check};
 use crate::backend::{Backend, Session, SqlError, read_all, settle};
 use crate::eventually;
@@ -35,6 +36,27 @@ pub struct Workload {
     /// Whether change ids come from here and not from the database's sequence, which may draw
     /// an id again that a crash of the server took from an open transaction.
     pub own_ids: bool,
+    /// The mean pause of a writer between transactions and of a reader between pages, for runs
+    /// that take hours and whose history has to be kept.
+    pub pace: Duration,
+    /// The table of a captured feed, with the column `id` as its key: writers insert rows there,
+    /// and the id of a row is what tells its change from others.
+    pub captured: Option<&'static str>,
+}
+
+/// What a history consists of.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extent {
+    /// Transactions that were committed.
+    pub committed: usize,
+    /// Transactions that were rolled back.
+    pub rolled_back: usize,
+    /// Transactions whose end nobody knows.
+    pub in_doubt: usize,
+    /// Changes that got a number.
+    pub changes: usize,
+    /// Pages that readers got.
+    pub pages: usize,
 }
 
 impl Workload {
@@ -52,6 +74,8 @@ impl Workload {
             readers: 3,
             sweepers: 2,
             own_ids: false,
+            pace: Duration::ZERO,
+            captured: None,
         }
     }
 
@@ -62,7 +86,7 @@ impl Workload {
         backend: Arc<dyn Backend>,
         feed: &Feed,
         meanwhile: impl AsyncFnOnce(Recorder, Rng),
-    ) {
+    ) -> Extent {
         eprintln!("CHANGEFEED_TEST_SEED={}", self.seed);
         let mut rng = Rng::with_seed(self.seed);
         let start: BTreeMap<ShardKey, i64> = feed
@@ -85,8 +109,9 @@ impl Workload {
                 let name = format!("reader-{}-{speed}", shard.shard);
                 let following = Following::new(&recorder, &name, feed, shard.shard);
                 let (store, rng, stop) = (backend.store().await, rng.fork(), Arc::clone(&stop));
+                let pace = self.pace;
                 readers.spawn(async move {
-                    let following = follow(&*store, following, speed, rng, &stop).await;
+                    let following = follow(&*store, following, speed, pace, rng, &stop).await;
                     (store, following)
                 });
             }
@@ -101,7 +126,9 @@ impl Workload {
                 feed: feed.clone(),
                 rng: rng.fork(),
                 own_ids: self.own_ids,
+                captured: self.captured,
             };
+            let pace = self.pace;
             let (duration, most) = (self.duration, self.transactions);
             let meanwhile_ended = Arc::clone(&meanwhile_ended);
             writers.spawn(async move {
@@ -116,6 +143,7 @@ impl Workload {
                         && began.elapsed() < PATIENCE * crate::patience()
                 {
                     writer.transaction().await;
+                    keep_pace(&mut writer.rng, pace).await;
                     done += 1;
                 }
             });
@@ -138,7 +166,7 @@ impl Workload {
             "nothing was numbered and read while the writers wrote"
         );
         self.quiet(&*backend, &recorder, feed, followers).await;
-        self.assert_kept(&recorder);
+        self.assert_kept(&recorder)
     }
 
     /// Waits until everything committed has its number, and lets all readers finish.
@@ -177,14 +205,14 @@ impl Workload {
             let numbers = read_all(&*store, feed, shard.shard.0, 1000)
                 .await
                 .iter()
-                .map(|change| (change.cursor.number().unwrap(), change.change_id.unwrap()))
+                .map(|change| (change.cursor.number().unwrap(), identity(feed, change)))
                 .collect();
             recorder.table((feed.id.0, shard.shard.0), numbers);
         }
     }
 
     /// Fails with the seed and the first violations, if there are any.
-    fn assert_kept(&self, recorder: &Recorder) {
+    fn assert_kept(&self, recorder: &Recorder) -> Extent {
         let history = recorder.history();
         let violations: Vec<Violation> = check(&history);
         let (committed, rolled_back, in_doubt) = recorder.outcomes();
@@ -200,6 +228,13 @@ impl Workload {
             &violations[..violations.len().min(5)]
         );
         assert!(committed > 0 && rolled_back > 0, "the history is too tame");
+        Extent {
+            committed,
+            rolled_back,
+            in_doubt,
+            changes: history.table.values().map(Vec::len).sum(),
+            pages: history.pages.len(),
+        }
     }
 }
 
@@ -215,6 +250,7 @@ async fn follow(
     store: &dyn Store,
     mut following: Following,
     speed: usize,
+    pace: Duration,
     mut rng: Rng,
     stop: &AtomicBool,
 ) -> Following {
@@ -222,6 +258,7 @@ async fn follow(
         let limit = rng.usize(1..=20 * (speed + 1));
         away(following.step(store, limit).await);
         pause(&mut rng, 1000 * (1 + 10 * speed as u64)).await;
+        keep_pace(&mut rng, pace).await;
     }
     following
 }
@@ -242,6 +279,13 @@ async fn pause(rng: &mut Rng, most: u64) {
     }
 }
 
+/// A pause of this length on average.
+async fn keep_pace(rng: &mut Rng, pace: Duration) {
+    if !pace.is_zero() {
+        tokio::time::sleep(pace.mul_f64(2.0 * rng.f64())).await;
+    }
+}
+
 struct Writer {
     name: String,
     backend: Arc<dyn Backend>,
@@ -249,6 +293,7 @@ struct Writer {
     feed: Feed,
     rng: Rng,
     own_ids: bool,
+    captured: Option<&'static str>,
 }
 
 /// What a transaction does in the end.
@@ -365,7 +410,7 @@ impl Writer {
     ) -> Result<(), SqlError> {
         let words = self.backend.words();
         let shard: ShardId = self.rng.choice(&self.feed.shards).unwrap().shard;
-        let id = if words.draws_are_final && !self.own_ids {
+        let id = if words.draws_are_final && !self.own_ids && self.captured.is_none() {
             let rows = session.query(words.draw_change_id).await?;
             let id = rows.first().and_then(|row| row[0].as_ref()?.parse().ok());
             id.unwrap()
@@ -376,9 +421,11 @@ impl Writer {
         };
         pause(&mut self.rng, 2000).await;
         writing.change((self.feed.id.0, shard.0), id);
-        session
-            .execute(&words.publish(self.feed.id.0, shard.0, id))
-            .await?;
+        let sql = match self.captured {
+            Some(table) => format!("insert into {table} (id) values ({id})"),
+            None => words.publish(self.feed.id.0, shard.0, id),
+        };
+        session.execute(&sql).await?;
         pause(&mut self.rng, 1000).await;
         Ok(())
     }
