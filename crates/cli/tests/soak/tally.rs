@@ -27,7 +27,7 @@ impl Tally {
     pub(crate) fn print(&self, database: &str, seed: u64) {
         let mut text = format!("\nchaos on {database}, seed {seed}\n");
         for (what, count) in &self.counts {
-            text.push_str(&format!("  {what:<34} {count:>10}\n"));
+            text.push_str(&format!("  {what:<42} {count:>10}\n"));
         }
         let counts: Map<String, Value> = self
             .counts
