@@ -1149,15 +1149,12 @@ language plpgsql as $$
 declare
     -- A row, not a lock: a client that freezes would keep the lock.
     ttl       constant integer := 1000;
-    lease     constant text := 'sweep/' || sweep_group;
-    holder    constant text := format('sweep_loop/%s/%s', pg_catalog.pg_backend_pid(),
-                                      pg_catalog.clock_timestamp());
+    lease     text;
+    holder    text;
     -- Until when to wait for the lease, and once it was had, until when to work.
-    deadline  timestamptz := pg_catalog.clock_timestamp()
-                             + coalesce(wait_milliseconds, 30000) * interval '1 millisecond';
+    deadline  timestamptz;
     -- A statement_timeout would end the call without a result.
-    latest    constant timestamptz := pg_catalog.statement_timestamp()
-        + nullif(pg_catalog.current_setting('statement_timeout')::interval, '0') * 0.8;
+    latest    timestamptz;
     -- The renewal that we wait for to end, how long it may last, and for how many naps of ours it has
     -- done so: they are counted, so that no clock has to be believed.
     renewal   bigint;
@@ -1167,6 +1164,13 @@ declare
     found_now bigint;
     lag_now   bigint;
 begin
+    -- For the time of a transaction, and so again after every commit: a procedure that commits can have no path
+    -- of its own, and the caller's may lead to anybody's operators.
+    perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    lease := 'sweep/' || sweep_group;
+    holder := format('sweep_loop/%s/%s', pg_backend_pid(), clock_timestamp());
+    deadline := clock_timestamp() + coalesce(wait_milliseconds, 30000) * interval '1 millisecond';
+    latest := statement_timestamp() + nullif(current_setting('statement_timeout')::interval, '0') * 0.8;
     if sweep_group is null or least(wait_milliseconds, duration_milliseconds, sleep_milliseconds) < 0
     then
         raise exception 'changefeed: sweep_loop needs a sweep group, and no time may be negative'
@@ -1180,6 +1184,7 @@ begin
             case when naps * 200 > held_for * 1.5 then renewal end);
         if taken.generation is null then
             commit;
+            perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
             if pg_catalog.clock_timestamp() >= least(deadline, latest) then
                 return;
             end if;
@@ -1192,6 +1197,7 @@ begin
             continue;
         end if;
         commit;
+        perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
         if iterations = 0 then
             deadline := pg_catalog.clock_timestamp()
                         + coalesce(duration_milliseconds, 50000) * interval '1 millisecond';
@@ -1200,6 +1206,7 @@ begin
         into found_now, lag_now
         from changefeed.sweep(sweep_group) s;
         commit;
+        perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
         change_count := change_count + found_now;
         max_lag_milliseconds := greatest(max_lag_milliseconds, lag_now);
         iterations := iterations + 1;

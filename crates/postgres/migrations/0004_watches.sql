@@ -217,8 +217,19 @@ language sql immutable as 'select true';
 --     that belong to somebody else are refused. Should one slip in after the check, it finds a transaction
 --     that cannot write.
 
+-- Whether reading a value of a type from its text would run what somebody has made: the check of a domain
+-- within an array or a range, say.
+create function changefeed.runs_code(type oid) returns boolean
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select exists (
+        select from pg_type t left join pg_type e on e.oid = t.typelem
+        where t.oid = changefeed.base_type(type) and t.typnamespace <> 'pg_catalog'::regnamespace
+          and (t.typtype not in ('b', 'e') or t.typcategory = 'A' and e.typtype not in ('b', 'e')))
+$$;
+
 -- Columns of a table by their numbers: the type beneath by schema and name, or null if it is not one of the
--- server's own; and the operators of a unique index over just these columns, or null if there is none.
+-- server's own; and the operators of a unique index over just these columns, or null if there is none, or if
+-- reading a value would run code.
 create function changefeed.key_columns(source oid, numbers smallint[])
 returns table (place bigint, name text, type text, equal text, greater text)
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
@@ -250,7 +261,7 @@ begin
     left join pg_attribute a on a.attrelid = source and a.attnum = k.number
         and a.attnum > 0 and not a.attisdropped
     left join pg_type t on t.oid = changefeed.base_type(a.atttypid)
-    left join pg_opclass c on c.oid = k.class
+    left join pg_opclass c on c.oid = k.class and not changefeed.runs_code(a.atttypid)
     order by k.place;
 end $$;
 
@@ -279,6 +290,12 @@ begin
             problem := format('the rows behind feed ''%s'' cannot be found any more: column %I of %s, which they were '
                               'known by, was dropped', changefeed.feed_name(of_feed), source.key_names[k.place], source.source);
             advice := 'drop the feed and make it again: its key is another one now';
+            return;
+        elsif exists (select from pg_attribute a where a.attrelid = source.source
+                        and a.attname = k.name and changefeed.runs_code(a.atttypid)) then
+            problem := format('the rows behind feed ''%s'' cannot be found: reading a value of column %I of %s would run '
+                              'code of whoever made its type', changefeed.feed_name(of_feed), k.name, source.source);
+            advice := 'give that column a type of the server, an enum, or a domain over these';
             return;
         elsif k.equal is null then
             problem := format('the rows behind feed ''%s'' cannot be found any more: %s has no primary key and no unique '
@@ -342,7 +359,7 @@ begin
         select 'pg_operator'::regclass, p.oid, p.oid::regoperator::text, p.oprowner from pg_operator p
     ) f on f.class = o.refclassid and f.oid = o.refobjid
     join pg_roles r on r.oid = f.owner
-    where not r.rolsuper and not pg_has_role(f.owner, current_role::regrole, 'member')
+    where not r.rolsuper and not pg_has_role(f.owner, (select me.oid from pg_roles me where me.rolname = current_role), 'member')
     limit 1;
     if found is not null then
         problem := format('the %s of %s uses %s, which belongs to %s and would run with the rights of %I',

@@ -247,10 +247,21 @@ impl Ordered {
             .iter()
             .map(|row| table.column(row.get(0)).cloned())
             .collect::<Result<_>>()?;
+        let operators = |place: usize| -> Result<Vec<String>> {
+            rows.iter()
+                .map(|row| {
+                    row.get::<_, Option<String>>(place).ok_or_else(|| {
+                        let what = format!("rows of {} cannot be found by its key", table.name);
+                        Error::new(Kind::Unsupported, what)
+                            .advise("give it a primary key of types of the server, enums, or domains over these")
+                    })
+                })
+                .collect()
+        };
         Ok(Ordered {
             columns,
-            equal: rows.iter().map(|row| row.get(1)).collect(),
-            greater: rows.iter().map(|row| row.get(2)).collect(),
+            equal: operators(1)?,
+            greater: operators(2)?,
         })
     }
 

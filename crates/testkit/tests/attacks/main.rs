@@ -13,6 +13,7 @@ mod clocks;
 mod ddl;
 mod dumps;
 mod grants;
+mod names;
 mod outcomes;
 mod pages;
 mod pools;
