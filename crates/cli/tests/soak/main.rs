@@ -113,6 +113,9 @@ async fn soak(database: &'static str, backend: Arc<dyn Backend>, cluster: Option
             until(&over).await;
         }),
         async {
+            // Not before all readers are connected, which come before the writers.
+            numbers_are_given(&*backend, &feed).await;
+            numbers_are_given(&*backend, &entries).await;
             chaos.rage(soak_duration()).await;
             chaos.end().await;
             numbers_are_given(&*backend, &feed).await;
@@ -168,7 +171,8 @@ async fn patiently(what: &str, mut ask: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// Whoever checks the feeds sweeps as well; that the instances do is seen before.
+/// Waits until the instances number what is written. Whoever checks the feeds sweeps as well, so
+/// this is seen before.
 async fn numbers_are_given(backend: &dyn Backend, feed: &Feed) {
     let (store, session) = (backend.store().await, backend.session().await);
     if !store.needs_sweeping() {
