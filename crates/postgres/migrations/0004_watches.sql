@@ -390,7 +390,7 @@ begin
             using errcode = 'CF104', hint = 'try again';
     end if;
     if not has_table_privilege(source, 'select') then
-        raise exception 'changefeed: %I may not read %', current_user, source::regclass
+        raise exception 'changefeed: % may not read %', quote_ident(current_user), source::regclass
             using errcode = 'insufficient_privilege',
                   hint = format('grant select on %s to %I', source::regclass, current_user);
     end if;
