@@ -704,19 +704,42 @@ create table changefeed.clock (
     latest    timestamptz not null default clock_timestamp(),
     -- The last step back, while events of before it may still have to be brought back.
     step_to   timestamptz,
-    step      interval
+    step      interval,
+    -- How far what is to come was looked at, where that is too much for one look.
+    looked_to timestamptz
 );
 insert into changefeed.clock default values;
+
+-- The time, for whatever is put off or held until later. It is written down if it is far ahead of what
+-- was last seen: should that have been a step of the clock which is taken back before anybody looks,
+-- the next look finds it all the same. Without waiting for anybody, who would write down the same.
+create function changefeed.noted_time() returns timestamptz
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    now_at timestamptz := clock_timestamp();
+begin
+    perform from changefeed.clock c where c.latest < now_at - interval '15 seconds';
+    if found then
+        update changefeed.clock c set latest = now_at
+        where c.ctid = any (array(
+            select c.ctid from changefeed.clock c where c.latest < now_at for update skip locked));
+    end if;
+    return now_at;
+end $$;
 
 -- Looks whether the clock was set back, and if so, brings back what lies ahead only because of that:
 -- events and rows that are due, and leases of owners that may be dead, would wait for as long as the
 -- step was. Returns how far back the clock went, in milliseconds, to whoever noticed. Any number may
 -- call it at the same time, and again when it is unknown whether it was done.
+--
+-- A step forward that was taken back before a look leaves events that were captured at times that are
+-- still to come. They are looked for among all that is to come, a part at each look.
 create function changefeed.keep_time(out stepped bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 declare
-    -- Events that are brought back by one call.
+    -- Events that are brought back by one call, and events of a trigger that it looks at.
     batch  constant integer := 20000;
+    looked constant integer := 2000;
     known  changefeed.clock;
     now_at timestamptz := clock_timestamp();
     far    timestamptz;
@@ -787,7 +810,35 @@ begin
             known.step := null;
         end if;
     end if;
-    update changefeed.clock c set latest = now_at, step_to = known.step_to, step = known.step;
+    if known.looked_to is null or known.looked_to < now_at + interval '5 seconds' then
+        known.looked_to := now_at + interval '5 seconds';
+    end if;
+    with ahead as materialized (
+        select e.*
+        from changefeed.event_trigger t
+        cross join lateral (
+            select e.ctid as place, e.trigger_id, e.due_at,
+                   e.generation = 0 and e.created_at > now_at + interval '5 seconds' as astray
+            from changefeed.event e
+            where e.trigger_id = t.trigger_id and e.due_at >= known.looked_to
+            order by e.due_at, e.change_id
+            limit looked
+        ) e
+    ),
+    brought as (
+        update changefeed.event e set due_at = now_at
+        where e.ctid = any (array(
+            select e.ctid from changefeed.event e
+            where e.ctid = any (array(select a.place from ahead a where a.astray))
+              and e.generation = 0 and e.due_at > now_at
+            for update skip locked))
+    )
+    -- Where the next look begins: behind what this one has reached of every trigger.
+    select min(l.due_at) + interval '1 microsecond' into known.looked_to
+    from (select max(a.due_at) as due_at from ahead a
+          group by a.trigger_id having count(*) = looked) l;
+    update changefeed.clock c set latest = now_at, step_to = known.step_to, step = known.step,
+                                  looked_to = known.looked_to;
 end $$;
 
 -- Rights ---------------------------------------------------------------------------------------------
@@ -820,7 +871,7 @@ begin
          grant execute on function changefeed.watch_count, changefeed.table_signature,
              changefeed.readable, changefeed.page_columns, changefeed.safe_value,
              changefeed.base_type, changefeed.hold_table, changefeed.unreadable,
-             changefeed.same_row to {worker}',
+             changefeed.same_row, changefeed.noted_time, changefeed.keep_time to {worker}',
         '{worker}', worker::text);
     perform changefeed.grant_watch(c.relname, worker)
     from pg_class c

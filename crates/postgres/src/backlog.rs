@@ -469,7 +469,7 @@ impl Backlog {
     ) -> Result<u64> {
         let sql = format!(
             "{} update changefeed.{} q set _changefeed_lease_expiration_time = \
-               clock_timestamp() + {} * interval '1 millisecond' where {}",
+               (select changefeed.noted_time()) + {} * interval '1 millisecond' where {}",
             self.locked(),
             self.leases,
             millis(lease),

@@ -115,7 +115,8 @@ impl Session {
                      for update of e skip locked), \
                  done as ( \
                      update changefeed.event e \
-                     set state = 'p', due_at = clock_timestamp(), tries = 0, cut_off = 0, \
+                     set state = 'p', due_at = (select changefeed.noted_time()), tries = 0, \
+                         cut_off = 0, \
                          generation = e.generation + 1, locked_by = null, \
                          order_key = coalesce(e.order_key, e.change_id) \
                      where e.ctid = any (array(select p.place from picked p)) \

@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use crate::error::Explain;
 use crate::events::{millis, record_cut_off};
+use crate::leases::note_time;
 use crate::value;
 
 /// How many events one transaction has delivered again.
@@ -284,6 +285,7 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
         }
         record_cut_off(tx, change_id, tries, &owner)?;
     }
+    note_time(tx)?;
     // Unless it waits for its first attempt already: this may be a call that is repeated.
     tx.execute(
         concat!(
@@ -306,6 +308,7 @@ pub(crate) fn redeliver_batch(tx: &Connection, filter: &EventFilter) -> Result<(
         Some(EventStatus::Pending) => return Ok((0, None)),
         Some(status) => vec![status],
     };
+    note_time(tx)?;
     let found = matching(tx, filter, &statuses, REDELIVER_BATCH)?;
     let mut count = 0;
     let mut again = tx

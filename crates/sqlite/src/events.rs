@@ -20,6 +20,7 @@ use changefeed_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
+use crate::leases::note_time;
 use crate::{SqliteStore, event_log, value};
 
 /// How many due events of an ordered trigger are looked at for those that are the first of their
@@ -67,6 +68,7 @@ impl EventStore for SqliteStore {
         let claimed = self
             .writing(move |tx| {
                 close_session(tx)?;
+                note_time(tx)?;
                 let mut claimed = Vec::new();
                 for wanted in &wanted {
                     let found = store.candidates(tx, wanted, Walk::GoOn)?;
@@ -112,6 +114,7 @@ impl EventStore for SqliteStore {
         }
         let held = held.to_vec();
         self.writing(move |tx| {
+            note_time(tx)?;
             let mut renew = tx
                 .prepare_cached(
                     "update changefeed_event set due_at = \
@@ -139,6 +142,7 @@ impl EventStore for SqliteStore {
         }
         let finished = finished.to_vec();
         self.writing(move |tx| {
+            note_time(tx)?;
             let mut late = Vec::new();
             for finished in &finished {
                 if !finish(tx, finished)? {
@@ -157,6 +161,7 @@ impl EventStore for SqliteStore {
         }
         let held = held.to_vec();
         self.writing(move |tx| {
+            note_time(tx)?;
             // Nothing was sent, so no attempt is counted.
             let mut release = tx
                 .prepare_cached(

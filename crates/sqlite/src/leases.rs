@@ -5,10 +5,20 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result};
-use rusqlite::{OptionalExtension, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use crate::error::Explain;
 use crate::{SqliteStore, quote};
+
+/// Writes down the time if it is far ahead of what was last seen. Called by whatever puts something
+/// off or holds it: should that be a step of the clock which is taken back before anybody looks, the
+/// next look finds it all the same.
+pub(crate) fn note_time(tx: &Connection) -> Result<()> {
+    tx.prepare_cached(include_str!("../sql/note_time.sql"))
+        .and_then(|mut s| s.execute([]))
+        .explained()?;
+    Ok(())
+}
 
 #[async_trait]
 impl LeaseStore for SqliteStore {
@@ -72,10 +82,26 @@ impl LeaseStore for SqliteStore {
         if (latest - 5_000..latest + 10_000).contains(&now) {
             return Ok(None);
         }
+        // Looked for by a reader: there may be a great many that are to come, and few are.
+        let astray: Vec<i64> = self
+            .reading(move |tx| {
+                tx.prepare_cached(include_str!("../sql/keep_time_astray.sql"))
+                    .and_then(|mut s| s.query_map([now], |row| row.get(0))?.collect())
+                    .explained()
+            })
+            .await?;
         self.writing(move |tx| {
             let (latest, now) = known(tx)?;
             tx.execute("update changefeed_clock set latest = ?1", [now])
                 .explained()?;
+            for change_id in astray {
+                tx.prepare_cached(
+                    "update changefeed_event set due_at = ?2 \
+                     where change_id = ?1 and generation = 0 and due_at > ?2",
+                )
+                .and_then(|mut s| s.execute([change_id, now]))
+                .explained()?;
+            }
             let step = latest - now;
             if step <= 5_000 {
                 return Ok(None);

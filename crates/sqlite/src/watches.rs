@@ -14,6 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions, unreadable};
 use crate::error::Explain;
+use crate::leases::note_time;
 use crate::quote;
 use crate::tracking::{self, Tracked, Wants, leases_name, log_name};
 use crate::{SqliteStore, value};
@@ -89,7 +90,10 @@ impl WatchStore for SqliteStore {
         loop {
             let (watch, asking) = (watch.clone(), terms.clone());
             let taken = self
-                .writing(move |tx| Backlog::open(tx, &watch)?.take(&asking))
+                .writing(move |tx| {
+                    note_time(tx)?;
+                    Backlog::open(tx, &watch)?.take(&asking)
+                })
                 .await?;
             match taken {
                 Taken::Batch(batch) => return Ok(Some(batch)),
@@ -107,8 +111,11 @@ impl WatchStore for SqliteStore {
 
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64> {
         let (watch, batch) = (watch.clone(), without_changes(batch));
-        self.writing(move |tx| Backlog::open(tx, &watch)?.renew(&batch, lease))
-            .await
+        self.writing(move |tx| {
+            note_time(tx)?;
+            Backlog::open(tx, &watch)?.renew(&batch, lease)
+        })
+        .await
     }
 
     async fn settle(
@@ -120,8 +127,11 @@ impl WatchStore for SqliteStore {
     ) -> Result<Settled> {
         let (watch, batch) = (watch.clone(), without_changes(batch));
         let (outcome, settings) = (outcome.clone(), *settings);
-        self.writing(move |tx| Backlog::open(tx, &watch)?.settle(&batch, &outcome, &settings))
-            .await
+        self.writing(move |tx| {
+            note_time(tx)?;
+            Backlog::open(tx, &watch)?.settle(&batch, &outcome, &settings)
+        })
+        .await
     }
 
     async fn retry_parked(&self, watch: &Watch) -> Result<u64> {

@@ -89,15 +89,35 @@ GO
 create table changefeed.clock (
     only_row tinyint not null constraint pk_clock primary key
         constraint df_clock_row default 1 constraint ck_clock_row check (only_row = 1),
-    latest   datetime2(6) not null constraint df_clock_latest default sysutcdatetime()
+    latest   datetime2(6) not null constraint df_clock_latest default sysutcdatetime(),
+    -- How far what is to come was looked at, where that is too much for one look.
+    looked_to datetime2(6) null
 );
 insert into changefeed.clock default values;
+GO
+
+-- Writes down the time if it is far ahead of what was last seen. Called by whatever puts something off
+-- or holds it: should that be a step of the clock which is taken back before anybody looks, the next
+-- look finds it all the same.
+create procedure changefeed.note_time
+as
+begin
+    set nocount on;
+    declare @now datetime2(6) = sysutcdatetime();
+    if exists (select 1 from changefeed.clock c with (readuncommitted)
+               where c.latest < dateadd(second, -15, @now))
+        update changefeed.clock with (updlock, rowlock) set latest = @now
+        where latest < dateadd(second, -15, @now);
+end;
 GO
 
 -- Looks whether the clock was set back, and if so, brings back what lies ahead only because of that:
 -- events and rows that are due, and leases of owners that may be dead, would wait for as long as the
 -- step was. Says how far back the clock went to whoever noticed. Any number may call it at the same
 -- time, and again when it is unknown whether it was done.
+--
+-- A step forward that was taken back before a look leaves events that were captured at times that are
+-- still to come. They are looked for among all that is to come, a part at each look.
 create procedure changefeed.keep_time @stepped_seconds int output
 as
 begin
@@ -105,13 +125,15 @@ begin
     set xact_abort on;
     declare @now datetime2(6) = sysutcdatetime();
     declare @latest datetime2(6), @far datetime2(6), @rows nvarchar(max);
+    declare @looked_to datetime2(6), @soon datetime2(6), @trigger int = -2147483648, @next datetime2(6);
+    declare @ahead table (change_id bigint not null primary key, due_at datetime2(6) not null, astray bit not null);
     set @stepped_seconds = null;
     select @latest = c.latest from changefeed.clock c;
     if @now between dateadd(second, -5, @latest) and dateadd(second, 10, @latest) return;
     begin transaction;
     -- One at a time. The others wait here, and find that it is done.
     update changefeed.clock with (updlock, rowlock) set latest = latest;
-    select @latest = c.latest, @now = sysutcdatetime() from changefeed.clock c;
+    select @latest = c.latest, @looked_to = c.looked_to, @now = sysutcdatetime() from changefeed.clock c;
     if @now < dateadd(second, -5, @latest)
     begin
         set @stepped_seconds = datediff(second, @now, @latest);
@@ -136,7 +158,35 @@ begin
         if @rows is not null
             exec sp_executesql @rows, N'@far datetime2(6), @by int', @far = @far, @by = @stepped_seconds;
     end;
-    update changefeed.clock set latest = @now;
+    set @soon = dateadd(second, 5, @now);
+    if @looked_to is null or @looked_to < @soon set @looked_to = @soon;
+    while 1 = 1
+    begin
+        select @trigger = min(t.trigger_id) from changefeed.event_trigger t with (readuncommitted)
+        where t.trigger_id > @trigger;
+        if @trigger is null break;
+        delete from @ahead;
+        -- What the application has not committed is not waited for.
+        insert into @ahead (change_id, due_at, astray)
+        select top (2000) e.change_id, e.due_at,
+               case when e.generation = 0 and e.created_at > @soon then 1 else 0 end
+        from changefeed.event e with (readcommittedlock, readpast)
+        where e.trigger_id = @trigger and e.due_at >= @looked_to and e.due_at is not null
+        order by e.due_at, e.change_id;
+        if exists (select 1 from @ahead a where a.astray = 1)
+            update changefeed.event set due_at = @now
+            -- By their keys: a search through all events would wait for writers.
+            from (select x.change_id as astray_id from @ahead x where x.astray = 1) h --@sqlserver
+            join changefeed.event with (forceseek) on changefeed.event.change_id = h.astray_id --@sqlserver
+            where generation = 0 and due_at > @now
+              and exists (select 1 from @ahead a where a.change_id = changefeed.event.change_id and a.astray = 1)
+            option (loop join, force order) --@sqlserver
+            ;
+        -- The next look begins behind what this one has reached of every trigger.
+        if (select count(*) from @ahead) = 2000
+            select @next = case when @next < max(a.due_at) then @next else max(a.due_at) end from @ahead a;
+    end;
+    update changefeed.clock set latest = @now, looked_to = dateadd(microsecond, 1, @next);
     commit;
 end;
 GO

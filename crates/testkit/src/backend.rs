@@ -182,6 +182,8 @@ pub struct Words {
     /// Whether the changed columns that a watch is told are those whose values differ, and not those
     /// that were written.
     pub columns_by_value: bool,
+    /// A time long ago, as our tables hold it.
+    pub long_ago: &'static str,
 }
 
 /// As PostgreSQL and SQLite have it.

@@ -196,6 +196,8 @@ macro_rules! conformance {
                 a_step_is_noticed_once
                 events_of_before_a_step_back_come_in_time
                 rows_of_before_a_step_back_come_in_time
+                events_captured_in_a_step_that_nobody_saw_come_in_time
+                what_is_put_off_or_held_writes_down_the_time
             }
             wake {
                 a_waiter_is_woken_by_a_commit_of_another_instance

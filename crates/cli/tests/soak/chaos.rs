@@ -10,7 +10,6 @@ use fastrand::Rng;
 use rustix::process::Signal;
 
 use crate::fleet::{Ended, Fleet};
-use crate::patiently;
 use crate::receiving::{MOODS, Receiving};
 use crate::tally::Tally;
 
@@ -101,27 +100,9 @@ impl<'a> Chaos<'a> {
         self.tend();
         self.fleet.spare();
         if let Some(cluster) = self.cluster {
-            patiently("an instance looks at the clock", async || {
-                self.clock_is_known().await
-            })
-            .await;
             cluster.set_clock(0);
             self.finish_prepared().await;
         }
-    }
-
-    /// Whether an instance has looked at the clock since it was last set forward. A step forward that
-    /// is taken back before is not noticed (docs/promises.md), so what was captured in between waits
-    /// for as long as the step was: longer than a test does.
-    async fn clock_is_known(&self) -> bool {
-        let Ok(session) = self.backend.try_session().await else {
-            return false;
-        };
-        let known =
-            "select latest > clock_timestamp() - interval '15 seconds' from changefeed.clock";
-        let rows = session.query(known).await.unwrap_or_default();
-        rows.first()
-            .is_some_and(|row| row[0].as_deref() == Some("t"))
     }
 
     /// The counts, when all has been judged.
@@ -159,9 +140,7 @@ impl<'a> Chaos<'a> {
             70..82 => self.freeze_session(),
             82..88 => self.crash_server().await,
             _ => {
-                if let Some(cluster) = self.cluster
-                    && self.clock_is_known().await
-                {
+                if let Some(cluster) = self.cluster {
                     self.tally.count("clock steps");
                     let reach = *self.rng.choice(&[3, 30, 600, 3600]).unwrap();
                     cluster.set_clock(self.rng.i64(-reach..=reach));

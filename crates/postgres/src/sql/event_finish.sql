@@ -11,7 +11,7 @@ applied as (
     update changefeed.event e
     set state = case when f.verdict in ('d', 'e') then f.verdict else 'p' end,
         due_at = case when f.verdict in ('r', 'g')
-                      then clock_timestamp() + f.after_ms * interval '1 millisecond' end,
+                      then (select changefeed.noted_time()) + f.after_ms * interval '1 millisecond' end,
         cut_off = least(e.cut_off + (f.outcome = 'unknown')::integer, 32767),
         locked_by = null
     from finished f

@@ -8,5 +8,5 @@ with held as materialized (
     for update of e
 )
 update changefeed.event e
-set due_at = clock_timestamp(), locked_by = null, tries = e.tries - 1
+set due_at = (select changefeed.noted_time()), locked_by = null, tries = e.tries - 1
 where e.ctid = any (array(select h.place from held h))

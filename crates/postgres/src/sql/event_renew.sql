@@ -18,7 +18,7 @@ free as materialized (
 ),
 renewed as (
     update changefeed.event e
-    set due_at = clock_timestamp() + $3 * interval '1 millisecond'
+    set due_at = (select changefeed.noted_time()) + $3 * interval '1 millisecond'
     where e.ctid = any (array(select f.place from free f)) and e.locked_by is not null
 )
 select h.change_id, h.generation::bigint from held h

@@ -1,6 +1,6 @@
 taken as (
     update changefeed.event e
-    set due_at = clock_timestamp() + $4 * interval '1 millisecond',
+    set due_at = (select changefeed.noted_time()) + $4 * interval '1 millisecond',
         locked_by = $3,
         generation = e.generation + 1,
         -- Counted now: whoever dies in the middle has made an attempt.

@@ -9,5 +9,5 @@ where {held} and q._changefeed_attempt_count >= {attempts};
 -- The others wait, held by us until their lease ends.
 update changefeed.{leases} q
 set _changefeed_last_error = {error},
-    _changefeed_retry_time = clock_timestamp() + {wait} * interval '1 millisecond'
+    _changefeed_retry_time = (select changefeed.noted_time()) + {wait} * interval '1 millisecond'
 where {held}

@@ -1,6 +1,7 @@
 batch as materialized (
-    select nextval('changefeed.lease_generation') as generation, clock_timestamp() as now,
-           clock_timestamp() + {lease} * interval '1 millisecond' as until
+    select nextval('changefeed.lease_generation') as generation, t.now,
+           t.now + {lease} * interval '1 millisecond' as until
+    from (select changefeed.noted_time() as now offset 0) t
 ),
 leased as (
     update changefeed.{leases} q

@@ -110,7 +110,7 @@ impl Backlog {
     pub(crate) fn renew_sql(&self, lease: Duration) -> String {
         let lease = Span::of(lease);
         format!(
-            "declare @rows bigint; begin transaction; {} update changefeed.{} \
+            "declare @rows bigint; exec changefeed.note_time; begin transaction; {} update changefeed.{} \
              set _changefeed_lease_expiration_time = \
                dateadd(millisecond, {}, dateadd(second, {}, sysutcdatetime())) where {}; \
              set @rows = @@rowcount; commit transaction; select @rows",

@@ -16,6 +16,7 @@ declare @mine table (change_id bigint not null primary key, generation int not n
 declare @walked table (trigger_id int not null primary key, walk bigint null);
 declare @trigger int = -2147483648, @room int, @overall int, @ordered bit, @walk bigint;
 declare @now datetime2(6), @held int, @key bigint, @head bigint, @head_due datetime2(6), @steps int;
+exec changefeed.note_time;
 insert into @wanted (trigger_id, room, overall, ordered, walk)
 select w.trigger_id, w.room, w.overall, w.ordered, w.walk
 from openjson(@P1) with (trigger_id int, room int, overall int, ordered bit, walk bigint) w;

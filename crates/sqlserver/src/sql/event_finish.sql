@@ -19,6 +19,7 @@ from openjson(@P1) with (
     change_id bigint, generation int, verdict char(1), seconds int, milliseconds int, attempt int,
     outcome varchar(10), status smallint, request nvarchar(max), response nvarchar(max),
     error nvarchar(max), duration_ms bigint) f;
+exec changefeed.note_time;
 begin transaction;
 update changefeed.event
 set state = (select case when f.verdict in ('d', 'e') then f.verdict else 'p' end

@@ -8,6 +8,7 @@ from changefeed.event e with (readcommittedlock, readpast)
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id and t.dropped_at is null
 where e.state <> 'p' and {matching}
 order by e.change_id desc;
+exec changefeed.note_time;
 update changefeed.event
 set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation = generation + 1,
     locked_by = null, order_key = isnull(order_key, change_id)

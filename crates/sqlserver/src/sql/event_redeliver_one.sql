@@ -2,6 +2,7 @@
 -- out is due in any case, and must be counted as cut off. Returns whether it is on its way, and
 -- whether its trigger was dropped.
 declare @done table (change_id bigint not null);
+exec changefeed.note_time;
 update changefeed.event
 set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation = generation + 1,
     -- It may be from before its trigger kept an order.

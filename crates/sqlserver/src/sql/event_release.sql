@@ -3,6 +3,7 @@ declare @held table (change_id bigint not null primary key, generation int not n
 insert into @held (change_id, generation)
 select h.change_id, max(h.generation) from openjson(@P1) with (change_id bigint, generation int) h
 group by h.change_id;
+exec changefeed.note_time;
 update changefeed.event
 set due_at = sysutcdatetime(), locked_by = null, tries = tries - 1
 -- By their keys: a search through all events would wait for writers.

@@ -4,6 +4,7 @@ declare @held table (change_id bigint not null primary key, generation int not n
 insert into @held (change_id, generation)
 select h.change_id, max(h.generation) from openjson(@P1) with (change_id bigint, generation int) h
 group by h.change_id;
+exec changefeed.note_time;
 update changefeed.event
 set due_at = dateadd(millisecond, @P3, dateadd(second, @P2, sysutcdatetime()))
 output inserted.change_id, inserted.generation into @kept (change_id, generation)

@@ -3,6 +3,7 @@ declare @newer table (version bigint not null primary key, number int not null);
 declare @due table (version bigint not null primary key, tried int not null);
 begin transaction;
 {lock}
+exec changefeed.note_time;
 select @generation = t.last_version from changefeed.watched_table t where t.table_id = {table_id};
 set @now = sysutcdatetime();
 -- Rows whose last attempt was cut off have no attempt left.

@@ -4,6 +4,7 @@ declare @done bigint = 0, @parked bigint = 0, @base bigint, @now datetime2(6);
 declare @newer table (version bigint not null primary key, number int not null);
 begin transaction;
 {lock}
+exec changefeed.note_time;
 set @now = sysutcdatetime();
 insert into @newer (version, number)
 select q._changefeed_change_version, row_number() over (order by q._changefeed_change_version)

@@ -77,6 +77,7 @@ impl Backend for PostgresBackend {
             puts_clash: false,
             hold_backlogs: "select pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))",
             columns_by_value: true,
+            long_ago: "timestamptz '2020-01-01Z'",
             upsert: super::UPSERT,
             insert_missing: super::INSERT_MISSING,
         }

@@ -77,6 +77,7 @@ impl Backend for SqliteBackend {
             puts_clash: false,
             hold_backlogs: "select 1",
             columns_by_value: true,
+            long_ago: "1577836800000",
             upsert: super::UPSERT,
             insert_missing: super::INSERT_MISSING,
         }

@@ -84,6 +84,7 @@ impl Backend for SqlServerBackend {
             hold_backlogs: "update changefeed.watched_table set table_id = table_id \
                             where table_id = {table_id}",
             columns_by_value: false,
+            long_ago: "'2020-01-01'",
             upsert: "merge orders as t \
                      using (values (1, 'b', 2), (2, 'c', 3)) as s (id, customer, total) \
                      on t.id = s.id \

@@ -1,10 +1,10 @@
 //! A clock that was set back. What it leaves behind is made by hand: times that lie ahead by as much
-//! as the step was.
+//! as the step was. A clock that was set forward is one that was last seen long ago.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed_core::{BatchOutcome, Store, Verdict, WatchSettings};
+use changefeed_core::{BatchOutcome, LeasedEvent, Store, Verdict, WatchSettings};
 use tokio::task::JoinSet;
 
 use crate::backend::{Backend, Session};
@@ -167,4 +167,107 @@ pub async fn rows_of_before_a_step_back_come_in_time(backend: Arc<dyn Backend>) 
     .await;
     assert_eq!(crate::watching::ids(&back), [1]);
     assert_eq!(scene.settle(&mine, BatchOutcome::Done).await, 1);
+}
+
+/// As if nobody had looked at the clock for years, or as if it had been set forward by years.
+async fn set_forward(backend: &dyn Backend, session: &dyn Session) {
+    let words = backend.words();
+    let (clock, long_ago) = (words.our("clock"), words.long_ago);
+    session
+        .run(&format!("update {clock} set latest = {long_ago}"))
+        .await;
+}
+
+/// Whether somebody has written down what the clock shows since then.
+async fn is_noted(backend: &dyn Backend, session: &dyn Session) -> bool {
+    let words = backend.words();
+    let (clock, long_ago) = (words.our("clock"), words.long_ago);
+    let unseen = format!("select count(*) from {clock} where latest = {long_ago}");
+    session.number(&unseen).await == 0
+}
+
+/// The clock was set forward, and back before anybody had looked: nothing but the events themselves
+/// tells of it.
+pub async fn events_captured_in_a_step_that_nobody_saw_come_in_time(backend: Arc<dyn Backend>) {
+    let store = backend.installed().await;
+    let session = backend.session().await;
+    session
+        .run("create table orders (id integer primary key, customer text, total integer)")
+        .await;
+    let trigger = store
+        .create_trigger(&everything("t", "orders"), false)
+        .await
+        .unwrap();
+    let before = before_the_step(&*backend, &*store).await;
+    let event = backend.words().our("event");
+    session
+        .run("insert into orders values (1, 'retried', 1)")
+        .await;
+    let later = Verdict::Retry { after: STEP };
+    let retried = claim(&*store, &trigger, 1, "a", STEP).await;
+    finish(&*store, &retried[0], later).await;
+    session
+        .run("insert into orders values (2, 'astray', 2), (3, 'astray', 3)")
+        .await;
+    session
+        .run(&format!(
+            "update {event} set created_at = {before}, due_at = {before} where generation = 0"
+        ))
+        .await;
+    assert!(claim(&*store, &trigger, 5, "a", STEP).await.is_empty());
+    set_forward(&*backend, &*session).await;
+    // No step: the clock is where it was at the last look, and later.
+    assert_eq!(store.keep_time().await.unwrap(), None);
+    let due = eventually("what was captured in the step", || async {
+        let due = claim(&*store, &trigger, 5, "a", STEP).await;
+        (!due.is_empty()).then_some(due)
+    })
+    .await;
+    // In order, and without what waits for good reason.
+    assert_eq!(due.len(), 2);
+    assert!(due[0].event.change_id > retried[0].event.change_id);
+    assert!(due[0].event.change_id < due[1].event.change_id);
+}
+
+/// So that the step is known when it is taken back, whoever looks then.
+pub async fn what_is_put_off_or_held_writes_down_the_time(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend.clone()).await;
+    let (store, session) = (&*scene.store, &*scene.app);
+    let trigger = store
+        .create_trigger(&everything("t", "orders"), false)
+        .await
+        .unwrap();
+    let noted = async |what: &str| {
+        assert!(is_noted(&*backend, session).await, "{what}");
+        set_forward(&*backend, session).await;
+    };
+    set_forward(&*backend, session).await;
+    session
+        .run("insert into orders values (1, 'a'), (2, 'b')")
+        .await;
+    let held = claim(store, &trigger, 2, "a", STEP).await;
+    noted("claimed").await;
+    let claims: Vec<_> = held.iter().map(LeasedEvent::claim).collect();
+    assert_eq!(store.renew_events(&claims, STEP).await.unwrap(), claims);
+    noted("renewed").await;
+    finish(store, &held[0], Verdict::Retry { after: STEP }).await;
+    noted("put off").await;
+    store.release_events(&claims[1..]).await.unwrap();
+    noted("given back").await;
+    let batch = scene.take("a", &quick()).await.unwrap();
+    noted("taken").await;
+    assert_eq!(
+        store
+            .renew(&scene.watch, &batch, quick().lease)
+            .await
+            .unwrap(),
+        2
+    );
+    noted("renewed rows").await;
+    let error = "no".to_owned();
+    assert_eq!(
+        scene.settle(&batch, BatchOutcome::Failed { error }).await,
+        2
+    );
+    noted("failed").await;
 }

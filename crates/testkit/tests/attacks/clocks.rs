@@ -106,3 +106,49 @@ fn held_events_do_not_wait_for_the_clock_to_come_back() {
         .await;
     });
 }
+
+/// A step forward that was taken back between two looks left what was captured or held in between
+/// for as long as the step was.
+#[test]
+fn a_step_forward_that_is_taken_back_unseen_leaves_nothing_behind() {
+    run(async {
+        let cluster = Cluster::start_with_clock();
+        let backend = on(&cluster).await;
+        let store = backend.installed().await;
+        let session = backend.session().await;
+        session
+            .run("create table orders (id integer primary key, customer text, total integer)")
+            .await;
+        let trigger = store
+            .create_trigger(&everything("t", "orders"), false)
+            .await
+            .unwrap();
+        let lease = Duration::from_millis(500);
+        let next = async || {
+            eventually("an event", || async {
+                let found = claim(&*store, &trigger, 1, "b", lease).await;
+                (!found.is_empty()).then_some(())
+            })
+            .await;
+        };
+        assert_eq!(store.keep_time().await.unwrap(), None);
+        // Nobody delivered while it was forward.
+        cluster.set_clock(HOUR);
+        session.run("insert into orders values (1, 'a', 1)").await;
+        cluster.set_clock(0);
+        assert!(claim(&*store, &trigger, 1, "b", lease).await.is_empty());
+        session
+            .run("update changefeed.clock set latest = latest - interval '11 seconds'")
+            .await;
+        assert_eq!(store.keep_time().await.unwrap(), None);
+        next().await;
+        // Somebody took it then, and died.
+        cluster.set_clock(HOUR);
+        assert_eq!(claim(&*store, &trigger, 1, "dead", lease).await.len(), 1);
+        cluster.set_clock(0);
+        assert!(claim(&*store, &trigger, 1, "b", lease).await.is_empty());
+        let step = store.keep_time().await.unwrap().unwrap();
+        assert!(step.as_secs().abs_diff(3600) < 60, "{step:?}");
+        next().await;
+    });
+}
