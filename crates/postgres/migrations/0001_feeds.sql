@@ -1224,8 +1224,11 @@ end $$;
 
 -- The primary key of the row that a captured change is about: a JSON array of texts, in key
 -- order. Text is the one form that every type can be written to and read back from.
+-- The feed is part of it, because whoever may publish can enter any change_id into any feed: one of
+-- another feed means nothing there.
 create table changefeed.change_row (
     change_id bigint primary key,
+    feed_id   smallint not null,
     key       jsonb
 );
 
@@ -1288,7 +1291,8 @@ language plpgsql as $$
 declare
     id pg_catalog.int8 := pg_catalog.nextval('changefeed.change_id');
 begin
-    insert into changefeed.change_row (change_id, key) values (id, publish_row.key);
+    insert into changefeed.change_row (change_id, feed_id, key)
+    values (id, publish_row.feed_id, publish_row.key);
     perform changefeed.enter_change(publish_row.feed_id, publish_row.shard, id);
 end $$;
 

@@ -51,6 +51,9 @@ create table changefeed.event (
     state             "char" not null default 'p',
     -- I insert, U update, D delete, M by hand
     op                "char" not null,
+    -- The feed that it also entered. Only there it is read: whoever may publish can enter any change_id
+    -- into any feed.
+    feed_id           smallint,
     -- Events of one key are delivered one after the other; a hash, because equal is all that
     -- matters, and two keys that share one merely wait for each other.
     order_key         bigint,
@@ -350,7 +353,7 @@ language plpgsql stable set search_path = pg_catalog, pg_temp as $$
 declare
     e    changefeed.event_expressions;
     into_event constant text := format(
-        'insert into changefeed.event (change_id, trigger_id, op, %s, session_variables, '
+        'insert into changefeed.event (change_id, trigger_id, feed_id, op, %s, session_variables, '
         'trace_context, order_key) ', case op when 'I' then 'new' else 'old' end);
     settings constant text :=
         'nullif(current_setting(''changefeed.session_variables'', true), ''''), '
@@ -365,15 +368,15 @@ begin
     end if;
     if plan ->> 'feed' is null then
         return into_event || format(
-            'select nextval(''changefeed.change_id''), %s, %L, %s, %s, %s from changed c',
+            'select nextval(''changefeed.change_id''), %s, null, %L, %s, %s, %s from changed c',
             plan ->> 'trigger', op, e.after, settings, e.order_key);
     end if;
     return format(
         'with c as materialized (select nextval(''changefeed.change_id'') as change_id, '
         '%s as image, %s as order_key, %s as shard from changed c) '
-        '%s select c.change_id, %s, %L, c.image, %s, c.order_key from c '
+        '%s select c.change_id, %s, %s, %L, c.image, %s, c.order_key from c '
         'where changefeed.enter_change(%s::smallint, c.shard, c.change_id)',
-        e.after, e.order_key, e.shard, into_event, plan ->> 'trigger', op, settings,
+        e.after, e.order_key, e.shard, into_event, plan ->> 'trigger', plan ->> 'feed', op, settings,
         plan ->> 'feed');
 end $$;
 

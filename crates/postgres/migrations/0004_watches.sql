@@ -510,7 +510,7 @@ begin
         query := 'select p.number, p.id, coalesce(e.op::text, ''g''), e.old::text, e.new::text
                   from unnest($1, $2) p(number, id)
                   left join lateral (select e.op, e.old, e.new from changefeed.event e
-                                     where e.change_id = p.id limit 1) e on true';
+                                     where e.change_id = p.id and e.feed_id = $4 limit 1) e on true';
     elsif source.source is null then
         query := 'select p.number, p.id, ''u'', null, null from unnest($1, $2) p(number, id)';
     else
@@ -529,14 +529,14 @@ begin
                 query := format('select p.number, p.id, case when jsonb_array_length(r.key) = %s then ''r'' else ''u'' end, null, %s
                                  from unnest($1, $2) p(number, id)
                                  left join lateral (select r.key from changefeed.change_row r
-                                                    where r.change_id = p.id limit 1) r on true',
+                                                    where r.change_id = p.id and r.feed_id = $4 limit 1) r on true',
                                 cardinality(source.key_names), format(rows, clause));
             end if;
         end if;
     end if;
     if query is not null then
         begin
-            for change_sequence_number, change_id, kind, old, new in execute query using numbers, ids, wanted loop
+            for change_sequence_number, change_id, kind, old, new in execute query using numbers, ids, wanted, of_feed loop
                 size := coalesce(octet_length(old), 0) + coalesce(octet_length(new), 0);
                 if at > 1 and total + size > bytes then
                     more := true;
@@ -560,7 +560,7 @@ begin
     end if;
     -- One by one: what could not be read at once, and keys of somebody's own type.
     while at <= cardinality(numbers) loop
-        key := (select r.key from changefeed.change_row r where r.change_id = ids[at]);
+        key := (select r.key from changefeed.change_row r where r.change_id = ids[at] and r.feed_id = of_feed);
         begin
             if jsonb_array_length(key) <> cardinality(source.key_names) then
                 key := null;

@@ -73,12 +73,15 @@ impl Session {
             .await
             .map_err(db)?;
         let text = |place: usize| -> String { row.get(place) };
-        let publish = match row.get::<_, Option<i16>>(3) {
-            Some(feed) => format!(
-                "published as (insert into changefeed.change (feed_id, shard, change_id) \
-                 select {feed}, p.shard, p.change_id from sent p),"
+        let (feed, publish) = match row.get::<_, Option<i16>>(3) {
+            Some(feed) => (
+                feed.to_string(),
+                format!(
+                    "published as (insert into changefeed.change (feed_id, shard, change_id) \
+                     select {feed}, p.shard, p.change_id from sent p),"
+                ),
             ),
-            None => String::new(),
+            None => ("null".to_owned(), String::new()),
         };
         let key = Ordered::primary(&*transaction, &table).await?;
         let resume = key.after(state.last_key.as_deref())?;
@@ -105,6 +108,7 @@ impl Session {
                         .unwrap_or("true"),
                 ),
                 ("resume", &resume),
+                ("feed", &feed),
                 ("publish", &publish),
             ],
         );

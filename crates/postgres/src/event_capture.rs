@@ -252,9 +252,12 @@ async fn row_function(
         .await
         .map_err(db)?;
     let text = |place: usize| -> String { row.get(place) };
-    let publish = match row.get::<_, Option<String>>(7) {
-        Some(feed) => format!("perform changefeed.enter_change({feed}::smallint, to_shard, id);"),
-        None => String::new(),
+    let (feed, publish) = match row.get::<_, Option<String>>(7) {
+        Some(feed) => {
+            let enter = format!("perform changefeed.enter_change({feed}::smallint, to_shard, id);");
+            (feed, enter)
+        }
+        None => ("null".to_owned(), String::new()),
     };
     let condition = match &definition.capture.condition {
         Some(expression) => fill(
@@ -289,6 +292,7 @@ async fn row_function(
             ("old_order_key", &text(4)),
             ("new_shard", &text(5)),
             ("old_shard", &text(6)),
+            ("feed", &feed),
             ("publish", &publish),
             ("trigger_id", &id.0.to_string()),
         ],

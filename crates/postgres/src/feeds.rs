@@ -210,7 +210,7 @@ async fn unlink(client: &impl GenericClient, feed: &Feed) -> Result<()> {
         client
             .execute(
                 "delete from changefeed.change_row r using changefeed.change c \
-                 where c.feed_id = $1 and r.change_id = c.change_id",
+                 where c.feed_id = $1 and r.change_id = c.change_id and r.feed_id = c.feed_id",
                 &[&feed.id.0],
             )
             .await

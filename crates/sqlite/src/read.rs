@@ -171,7 +171,9 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
                 ("columns", ", e.op, e.old, e.new"),
                 (
                     "join",
-                    "\n  left join changefeed_event e on e.change_id = n.change_id",
+                    // Only events of this feed: whoever may publish can enter any change_id.
+                    "\n  left join changefeed_event e \
+                     on e.change_id = n.change_id and e.feed_id = n.feed_id",
                 ),
             ],
         ));

@@ -613,9 +613,12 @@ GO
 
 -- The primary key of the row that a captured change is about: a JSON array of texts, in key
 -- order. Text is the one form that every type can be written to and read back from.
+-- The feed is part of it, because whoever may publish can enter any change_id into any feed: one of
+-- another feed means nothing there.
 create table changefeed.change_row (
     change_id bigint not null constraint pk_change_row primary key
         constraint df_change_row default next value for changefeed.change_id,
+    feed_id   smallint not null,
     shard     smallint not null,
     [key]     nvarchar(max) not null
 );

@@ -63,7 +63,9 @@ create table changefeed.event (
     -- Events of one key are delivered one after the other; a hash, because equal is all that
     -- matters, and two keys that share one merely wait for each other.
     order_key         bigint null,
-    -- The shard of the feed that it also enters.
+    -- The feed that it also enters, and the shard there. Only in this feed it is read: whoever may
+    -- publish can enter any change_id into any feed.
+    feed_id           smallint null,
     shard             smallint null,
     -- What its id has besides the change_id, which a database that was restored from a backup gives
     -- again to another event.

@@ -106,6 +106,7 @@ pub(crate) fn statement(plan: &Plan<'_>) -> Result<String> {
             ("wanted", &existing.wanted),
             ("row", &existing.row),
             ("order_key", &existing.order_key),
+            ("feed", &plan.feed()),
             ("shard", &existing.shard),
             ("table", &table.sql),
             ("resume", &resume.condition),

@@ -291,6 +291,7 @@ impl<'a> Plan<'a> {
                 ("op", op),
                 ("row", &self.row(alias)),
                 ("order_key", &self.order_key(alias)),
+                ("feed", &self.feed()),
                 ("shard", &self.shard(alias)?),
                 ("rows", rows),
                 ("alias", alias),
@@ -310,7 +311,7 @@ impl<'a> Plan<'a> {
         let same = |a: &str, b: &str| self.same(a, b);
         let id = self.id.0.to_string();
         let (old, new) = (self.row("d"), self.row("i"));
-        let (order_key, shard) = (self.order_key("i"), self.shard("i")?);
+        let (order_key, feed, shard) = (self.order_key("i"), self.feed(), self.shard("i")?);
         let (old_listened, new_listened) = (self.listened("d"), self.listened("i"));
         let common = [
             ("output", self.output()),
@@ -318,6 +319,7 @@ impl<'a> Plan<'a> {
             ("old", &old),
             ("new", &new),
             ("order_key", &order_key),
+            ("feed", &feed),
             ("shard", &shard),
             ("old_listened", &old_listened),
             ("new_listened", &new_listened),
@@ -369,6 +371,14 @@ impl<'a> Plan<'a> {
             shard: self.shard(alias)?,
             wanted,
         })
+    }
+
+    /// The feed that events also enter.
+    pub(crate) fn feed(&self) -> String {
+        match &self.binding {
+            Some(binding) => binding.feed.to_string(),
+            None => "null".to_owned(),
+        }
     }
 
     fn output(&self) -> &'static str {

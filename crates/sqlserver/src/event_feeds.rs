@@ -109,6 +109,7 @@ pub(crate) fn page() -> (String, &'static str) {
     let columns = ["op", "old", "new"].map(|name| format!("e.{}", quote::identifier(name)));
     (
         format!(", {}", columns.join(", ")),
-        "left join changefeed.event e with (forceseek) on e.change_id = p.change_id",
+        "left join changefeed.event e with (forceseek) \
+         on e.change_id = p.change_id and e.feed_id = @feed_id",
     )
 }

@@ -337,7 +337,8 @@ pub(crate) fn captured(table: &Table) -> String {
     page(
         &row,
         &["new"],
-        "left join changefeed.change_row r with (forceseek) on r.change_id = p.change_id",
+        "left join changefeed.change_row r with (forceseek) \
+         on r.change_id = p.change_id and r.feed_id = @feed_id",
     )
 }
 

@@ -128,6 +128,7 @@ macro_rules! conformance {
                 a_joined_row_that_is_gone_is_said_to_be_gone
                 old_data_by_hand_gets_the_numbers_it_was_given
                 old_data_by_hand_cannot_take_live_numbers
+                a_change_id_of_another_feed_reads_as_nothing
             }
             capture {
                 inserts_updates_and_deletes_become_changes

@@ -14,6 +14,6 @@ picked as materialized (
 ),
 seen as materialized (select * from picked),
 linked as (
-    insert into changefeed.change_row (change_id, key) select k.change_id, k.key from picked k
+    insert into changefeed.change_row (change_id, feed_id, key) select k.change_id, $1, k.key from picked k
 ),
 {number}

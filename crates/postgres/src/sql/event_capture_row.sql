@@ -68,8 +68,8 @@ begin
         id := nextval('changefeed.change_id');
     end if;
     insert into changefeed.event
-        (change_id, trigger_id, op, old, new, session_variables, trace_context, order_key)
-    values (id, {trigger_id}, left(tg_op, 1)::"char", before, after,
+        (change_id, trigger_id, feed_id, op, old, new, session_variables, trace_context, order_key)
+    values (id, {trigger_id}, {feed}, left(tg_op, 1)::"char", before, after,
             nullif(current_setting('changefeed.session_variables', true), ''),
             nullif(current_setting('changefeed.trace_context', true), ''), key);
     {publish}

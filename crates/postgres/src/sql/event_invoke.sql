@@ -13,8 +13,8 @@ requested as (
     returning change_id, bits
 ),
 logged as (
-    insert into changefeed.event (change_id, trigger_id, op, new, order_key, bits)
-    select r.change_id, t.trigger_id, 'M', $2::text::json,
+    insert into changefeed.event (change_id, trigger_id, feed_id, op, new, order_key, bits)
+    select r.change_id, t.trigger_id, t.feed_id, 'M', $2::text::json,
            case when jsonb_typeof(t.definition -> 'capture' -> 'order_by') <> 'null'
                 then r.change_id end,
            r.bits

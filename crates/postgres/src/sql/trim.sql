@@ -13,7 +13,7 @@ gone as (
 unlinked as (
     -- Only captured feeds have links, each under an id of its own.
     delete from changefeed.change_row r using old
-    where r.change_id = old.change_id
+    where r.change_id = old.change_id and r.feed_id = $1
       and exists (select from changefeed.feed_source s
                   where s.feed_id = $1 and s.kind = 'captured')
 ),

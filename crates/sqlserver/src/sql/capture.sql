@@ -13,9 +13,9 @@ begin
     if not exists (select 1 from inserted) and not exists (select 1 from deleted) return;
     declare @published table (shard smallint not null, change_id bigint not null primary key);
     -- The ids come from a sequence, not from an identity: @@identity belongs to the application.
-    insert into changefeed.change_row (shard, [key])
+    insert into changefeed.change_row (feed_id, shard, [key])
     output inserted.shard, inserted.change_id into @published (shard, change_id)
-    select w.shard, w.[key]
+    select {feed}, w.shard, w.[key]
     from (
         -- A row that moved to another key or shard is also a change at the place it left.
         select 0 as place, {old_shard} as shard, {old_key} as [key]

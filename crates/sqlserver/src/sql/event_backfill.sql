@@ -26,9 +26,9 @@ where {resume}
 order by {order}
 option (recompile);
 set @seen = @@rowcount;
-insert into changefeed.event (trigger_id, op, new, order_key, shard)
+insert into changefeed.event (trigger_id, op, new, order_key, feed_id, shard)
 output inserted.change_id, inserted.shard into @published (change_id, shard)
-select @trigger_id, 'I', p.row, p.order_key, p.shard from @picked p where p.wanted = 1
+select @trigger_id, 'I', p.row, p.order_key, {feed}, p.shard from @picked p where p.wanted = 1
 order by p.place;
 set @added = @@rowcount;
 {publish}

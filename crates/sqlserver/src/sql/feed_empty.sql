@@ -17,7 +17,7 @@ begin
       and c.change_sequence_number is not null;
     if exists (select 1 from changefeed.feed_source s where s.feed_id = @feed_id and s.kind = 'captured')
         delete r from @gone g
-        join changefeed.change_row r with (forceseek) on r.change_id = g.change_id
+        join changefeed.change_row r with (forceseek) on r.change_id = g.change_id and r.feed_id = @feed_id
         option (loop join, force order) --@sqlserver
         ;
     delete c from @gone g

@@ -3,6 +3,6 @@
 delete r from changefeed.change c
 join changefeed.change_row r
     with (forceseek) --@sqlserver
-    on r.change_id = c.change_id
+    on r.change_id = c.change_id and r.feed_id = c.feed_id
 where c.feed_id = @P1
 option (loop join, force order) --@sqlserver

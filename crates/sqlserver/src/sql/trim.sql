@@ -45,7 +45,7 @@ begin
     -- Only captured feeds have links, each under an id of its own.
     if exists (select 1 from changefeed.feed_source s where s.feed_id = @feed_id and s.kind = 'captured')
         delete r from @gone g
-        join changefeed.change_row r with (forceseek) on r.change_id = g.change_id
+        join changefeed.change_row r with (forceseek) on r.change_id = g.change_id and r.feed_id = @feed_id
         option (loop join, force order) --@sqlserver
         ;
     update s

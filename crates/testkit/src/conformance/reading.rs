@@ -1,13 +1,16 @@
 //! Pages, cursors, and the rows behind changes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use changefeed_core::{
-    After, Content, Cursor, DEFAULT_START, Feed, FeedId, FeedName, Kind, MAX_PAGE, NewFeed,
-    ShardId, Source, Store, TableName,
+    After, Change, Content, Cursor, DEFAULT_START, Feed, FeedBinding, FeedId, FeedName, Kind,
+    MAX_PAGE, NewFeed, ShardId, Source, Store, TableName, Uuid,
 };
+use serde_json::value::RawValue;
 
-use crate::backend::{Backend, ids, name, numbers, read_all};
+use crate::backend::{Backend, captured, ids, name, numbers, read_all};
+use crate::events::everything;
 
 async fn with_ten(backend: &Arc<dyn Backend>) -> (Arc<dyn Store>, Feed) {
     let (store, feed) = backend.feed(37, 1).await;
@@ -248,4 +251,78 @@ pub async fn old_data_by_hand_cannot_take_live_numbers(backend: Arc<dyn Backend>
         assert!(session.execute(&sql).await.is_err(), "number {number}");
     }
     assert_eq!(numbers(&*store, &feed, 0).await.len(), 11);
+}
+
+/// Whoever may publish can enter any change_id into any feed. What it means in another feed is not for
+/// the readers of this one.
+pub async fn a_change_id_of_another_feed_reads_as_nothing(backend: Arc<dyn Backend>) {
+    let store = backend.installed().await;
+    let (session, words) = (backend.session().await, backend.words());
+    for (id, table) in ["secret", "open"].into_iter().enumerate() {
+        session
+            .run(&format!(
+                "create table {table} (id integer primary key, note varchar(20))"
+            ))
+            .await;
+        let feed = captured(
+            &format!("{table}_rows"),
+            TableName::unqualified(table),
+            None,
+            1,
+        );
+        let id = i16::try_from(id).unwrap();
+        let (rows, events) = (Some(FeedId(10 + id)), FeedId(20 + id));
+        store
+            .create_feed(&NewFeed { id: rows, ..feed })
+            .await
+            .unwrap();
+        let feed = NewFeed {
+            id: Some(events),
+            ..NewFeed::new(name(&format!("{table}_events")))
+        };
+        store.create_feed(&feed).await.unwrap();
+        let mut definition = everything(table, table);
+        definition.capture.manual = true;
+        definition.capture.feed = Some(FeedBinding {
+            feed: feed.name,
+            shard_by: None,
+        });
+        let trigger = store.create_trigger(&definition, false).await.unwrap();
+        session
+            .run(&format!("insert into {table} values (7, '{table}')"))
+            .await;
+        let payload = RawValue::from_string("{}".to_owned()).unwrap();
+        let key = Uuid::from_u128(7 + u128::from(id.unsigned_abs()));
+        store.invoke_trigger(&trigger, &payload, key).await.unwrap();
+        while !store.backfill_trigger(&trigger, 10).await.unwrap().finished {}
+    }
+    backend.settle(&*store).await;
+    let feeds = store.feeds().await.unwrap();
+    let feed = |id: i16| feeds.iter().find(|f| f.id == FeedId(id)).unwrap();
+    let own = ids(&*store, feed(10), 0).await;
+    let events = ids(&*store, feed(20), 0).await;
+    assert_eq!((own.len(), events.len()), (1, 3));
+    for (id, change_ids) in [(11, &own), (21, &events)] {
+        let before = read_all(&*store, feed(id), 0, 10).await;
+        for change_id in change_ids {
+            session.run(&words.publish(id, 0, *change_id)).await;
+        }
+        backend.settle(&*store).await;
+        let after = read_all(&*store, feed(id), 0, 10).await;
+        assert_eq!(after.len(), before.len() + change_ids.len());
+        let (known, entered) = after.split_at(before.len());
+        assert!(!known.iter().any(nothing), "{known:?}");
+        assert!(entered.iter().all(nothing), "{entered:?}");
+    }
+    // Trimming a feed takes nothing of another along.
+    let trimmed = store.trim(feed(11), Duration::ZERO, 100).await.unwrap();
+    assert_eq!(trimmed.removed, 2);
+    for id in [10, 20] {
+        let changes = read_all(&*store, feed(id), 0, 10).await;
+        assert!(!changes.iter().any(nothing), "{changes:?}");
+    }
+}
+
+fn nothing(change: &Change) -> bool {
+    matches!(change.content, Content::Unknown | Content::Gone)
 }
