@@ -1100,15 +1100,15 @@ create table changefeed.lease (
 -- else holds it, together with the renewal that was seen. The clock is the database's. It may have
 -- been set back, and then a dead owner's lease would seem to last: whoever has seen one and the
 -- same renewal for longer than its time, by a clock of their own, says which, and takes that.
-create function changefeed.take_lease(
-    lease_name text, lease_owner text, ttl_milliseconds integer, stale_renewal bigint default null,
+create function changefeed.hold_lease(
+    lease_name text, lease_owner text, ttl_milliseconds integer, stale_renewal bigint,
     out generation bigint, out renewal bigint, out held_for integer)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
     insert into changefeed.lease as l (name, owner, generation, ttl_milliseconds, expires_at)
-    values (lease_name, lease_owner, 1, take_lease.ttl_milliseconds,
-            clock_timestamp() + take_lease.ttl_milliseconds * interval '1 millisecond')
+    values (lease_name, lease_owner, 1, hold_lease.ttl_milliseconds,
+            clock_timestamp() + hold_lease.ttl_milliseconds * interval '1 millisecond')
     on conflict (name) do update
     set owner = excluded.owner,
         generation = case when l.owner = excluded.owner and l.expires_at > clock_timestamp()
@@ -1118,18 +1118,35 @@ begin
         expires_at = excluded.expires_at
     where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
        or l.renewal = stale_renewal
-    returning l.generation into take_lease.generation;
+    returning l.generation into hold_lease.generation;
     if not found then
-        select l.renewal, l.ttl_milliseconds into take_lease.renewal, take_lease.held_for
+        select l.renewal, l.ttl_milliseconds into hold_lease.renewal, hold_lease.held_for
         from changefeed.lease l where l.name = lease_name;
     end if;
 end $$;
 
--- Gives a lease back. The row stays: its generation must go on growing.
+-- The same for those who may sweep and have no rights on the table: leases of sweep groups, and none
+-- that outlives its owner by much.
+create function changefeed.take_lease(
+    lease_name text, lease_owner text, ttl_milliseconds integer, stale_renewal bigint default null,
+    out generation bigint, out renewal bigint, out held_for integer)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if lease_name !~ '^sweep/-?[0-9]{1,5}$' or ttl_milliseconds not between 1 and 60000
+       or num_nulls(lease_name, lease_owner, ttl_milliseconds) > 0 then
+        raise exception 'changefeed: take_lease is for sweep groups, such as sweep/0, and for 1 to 60000 milliseconds'
+            using errcode = 'invalid_parameter_value',
+                  hint = 'Renew the lease before it ends instead of taking it for longer.';
+    end if;
+    select h.* into generation, renewal, held_for
+    from changefeed.hold_lease(lease_name, lease_owner, ttl_milliseconds, stale_renewal) h;
+end $$;
+
+-- Gives a lease of a sweep group back. The row stays: its generation must go on growing.
 create function changefeed.free_lease(lease_name text, lease_owner text) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
     update changefeed.lease set expires_at = clock_timestamp()
-    where name = lease_name and owner = lease_owner;
+    where name = lease_name and owner = lease_owner and name ~ '^sweep/';
 $$;
 
 -- Sweeps until the duration has passed. Of any number of callers one works per group, together

@@ -26,6 +26,7 @@ mod floors;
 mod instances;
 mod leases;
 mod names;
+mod numbering;
 mod patience;
 mod quote;
 mod read;

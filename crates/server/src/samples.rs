@@ -20,6 +20,8 @@ use crate::wire::status::{
 pub(crate) const STEP: Duration = Duration::from_secs(5);
 /// The longest time between the end of one and the next.
 const LONGEST_REST: Duration = Duration::from_secs(60);
+/// How long the changes of a shard may wait without any of them getting its number, in milliseconds.
+const LATE_MS: i64 = 10_000;
 
 /// One look at the database.
 #[derive(Debug)]
@@ -71,6 +73,12 @@ impl Samples {
             .clone()
     }
 
+    /// The shards whose changes get no numbers, one sentence each.
+    pub(crate) fn standstill(&self) -> Vec<String> {
+        self.latest()
+            .map_or_else(Vec::new, |sample| standstill(&sample.status))
+    }
+
     /// Samples until told to stop.
     pub(crate) async fn run(&self, db: Changefeed, own: Own, shutdown: CancellationToken) {
         let mut first = true;
@@ -107,9 +115,37 @@ impl Samples {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         series.step(missed, lines(&sample.status));
         drop(series);
+        let was = before.map_or_else(Vec::new, |before| standstill(&before.status));
+        let is = standstill(&sample.status);
+        match (was.is_empty(), is.is_empty()) {
+            (true, false) => tracing::error!(shards = is.join("; "), "changes get no numbers"),
+            (false, true) => tracing::info!("changes get their numbers again"),
+            _ => {}
+        }
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sample));
         Ok(())
     }
+}
+
+/// The shards whose changes wait although none of them gets its number, one sentence each. Somebody may
+/// have locked the shard, or nobody sweeps its group; `doctor` says which.
+fn standstill(status: &Status) -> Vec<String> {
+    let shards = status
+        .feeds
+        .iter()
+        .flat_map(|feed| feed.shards.iter().map(move |shard| (&feed.feed, shard)));
+    shards
+        .filter(|(_, shard)| shard.lag_ms >= LATE_MS)
+        .map(|(feed, shard)| {
+            format!(
+                "feed {feed} shard {}: {} changes have waited for their numbers for {} s; \
+                 `changefeed doctor` looks for the reason",
+                shard.shard,
+                shard.pending,
+                shard.lag_ms / 1000
+            )
+        })
+        .collect()
 }
 
 /// Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe the
@@ -433,6 +469,31 @@ mod tests {
         assert_eq!(waits_since(&state(100, 5), Some(&known), now), Some(then));
         assert_eq!(waits_since(&state(101, 5), Some(&known), now), Some(now));
         assert_eq!(waits_since(&state(101, 0), Some(&known), now), None);
+    }
+
+    #[test]
+    fn a_shard_that_stands_still_is_told_of() {
+        let seconds = Duration::from_secs;
+        let feed = FeedStatus {
+            feed: "orders".to_owned(),
+            shards: vec![
+                shard(&state(100, 7), None, None, seconds(9)),
+                shard(&state(100, 0), None, None, Duration::ZERO),
+                shard(&state(100, 7), None, None, seconds(12)),
+            ],
+            ..FeedStatus::default()
+        };
+        let status = Status {
+            feeds: vec![feed],
+            ..Status::default()
+        };
+        let told = standstill(&status);
+        assert_eq!(told.len(), 1);
+        assert!(
+            told[0].starts_with("feed orders shard 0: 7 changes have waited"),
+            "{told:?}"
+        );
+        assert!(told[0].contains("for 12 s"), "{told:?}");
     }
 
     #[test]

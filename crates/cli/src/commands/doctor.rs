@@ -6,6 +6,8 @@ use crate::commands::watch::statuses;
 use crate::connect;
 use crate::output::Out;
 
+mod numbering;
+
 pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
     let mut findings = db.store().server_findings().await?;
@@ -55,6 +57,7 @@ async fn work(db: &Changefeed, variables: &Variables) -> Result<Vec<Finding>> {
     findings.extend(deliveries(db, variables).await?);
     findings.extend(db.store().watch_findings().await?);
     findings.extend(backlogs(db, variables).await?);
+    findings.extend(numbering::look(db).await?);
     Ok(findings)
 }
 

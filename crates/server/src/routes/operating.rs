@@ -69,7 +69,12 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    (status, Json(ReadyOut { ready, checks })).into_response()
+    let out = ReadyOut {
+        ready,
+        checks,
+        degraded: app.samples.standstill(),
+    };
+    (status, Json(out)).into_response()
 }
 
 /// For Prometheus, in the form that it likes best.

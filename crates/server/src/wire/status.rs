@@ -308,6 +308,8 @@ pub(crate) struct SeriesOut {
 pub(crate) struct ReadyOut {
     pub(crate) ready: bool,
     pub(crate) checks: Vec<CheckOut>,
+    /// What stands still although this instance works: no other instance would do better.
+    pub(crate) degraded: Vec<String>,
 }
 
 /// One thing that must be as it should.

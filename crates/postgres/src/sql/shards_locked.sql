@@ -1,0 +1,8 @@
+-- Shards that cannot be locked right now, which is what every sweep tries.
+select f.name::text, d.shard
+from changefeed.shard_definition d join changefeed.feed f on f.feed_id = d.feed_id
+where (d.feed_id, d.shard) not in (
+    select l.feed_id, l.shard from (
+        select s.feed_id, s.shard from changefeed.shard_definition s for no key update skip locked) l)
+order by d.feed_id, d.shard
+limit 100
