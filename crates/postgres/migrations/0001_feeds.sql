@@ -261,14 +261,20 @@ end $$;
 
 -- With session_replication_role = replica the trigger below does not fire, and a view has no other
 -- means: the insert would be accepted and nothing stored. So the default of a column that writers
--- leave out refuses it, by a text that is no number; a function would have to be granted to them.
+-- leave out refuses it. Everybody may call the function, or writers would need a grant for it: it does
+-- nothing but refuse.
+create function changefeed.refuse_change() returns bigint
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    raise exception 'changefeed: this change would not be stored, because session_replication_role is replica'
+        using errcode = 'object_not_in_prerequisite_state',
+              hint = 'Publish it after `set local session_replication_role = origin`, or `local`.';
+end $$;
+
 alter view changefeed.change alter column change_sequence_number set default
     case when pg_catalog.current_setting('session_replication_role')
               operator(pg_catalog.=) 'replica'
-         then ('changefeed: this change would be lost; publish it with session_replication_role ='
-               ' origin or local, and not '
-               operator(pg_catalog.||) pg_catalog.current_setting('session_replication_role')
-              )::pg_catalog.int8 end;
+         then changefeed.refuse_change() end;
 
 create trigger change_insert instead of insert on changefeed.change
 for each row execute function changefeed.change_insert();
@@ -1341,25 +1347,26 @@ declare
     types   oid[];
     number  smallint := 0;
 begin
-    loop
-        number := number + 1;
-        begin
+    begin
+        loop
+            number := number + 1;
             name := (pg_identify_object_as_address('pg_class'::regclass, source, number))
                     .object_names[3];
-        exception when others then
-            -- PostgreSQL 13 says so when there is no such column.
-            exit;
-        end;
-        exit when name is null;
-        -- Null for what was dropped. Asked about everybody, because one who may use the whole table
-        -- is not told.
-        continue when has_column_privilege('public', source, number, 'references') is null;
-        numbers := numbers || number;
-        names := names || name;
-    end loop;
-    execute format('select array[%s]::oid[]', (
-        select string_agg(format('pg_typeof((null::%s).%I)', source::regclass, n), ', ' order by o)
-        from unnest(names) with ordinality u(n, o))) into types;
+            exit when name is null;
+            -- Null for what was dropped. Asked about everybody, because one who may use the whole table
+            -- is not told.
+            continue when has_column_privilege('public', source, number, 'references') is null;
+            numbers := numbers || number;
+            names := names || name;
+        end loop;
+    exception when others then
+        -- PostgreSQL 13 says so when there is no such column. Variables keep what they have.
+        null;
+    end;
+    -- All columns at once: asked for one by one, each of them makes a copy of the whole row type.
+    execute format('select array[%s]::oid[] from (select (null::%s).*) r', (
+        select string_agg(format('pg_typeof(r.%I)', n), ', ' order by o)
+        from unnest(names) with ordinality u(n, o)), source::regclass) into types;
     return query select u.p, u.n, u.t from unnest(numbers, names, types) u(p, n, t);
 end $$;
 

@@ -223,9 +223,12 @@ end $$;
 create function changefeed.safe_columns(source oid, alias text, wanted text[]) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select coalesce(string_agg(
-        changefeed.safe_value(format('%s.%I', alias, c.name), c.type)
+        -- A type of the server's own is safe as it is; one that cannot be seen is somebody's own.
+        case when t.typnamespace = 'pg_catalog'::regnamespace then format('%s.%I', alias, c.name)
+             else changefeed.safe_value(format('%s.%I', alias, c.name), c.type) end
         || format(' as %I', c.name), ', ' order by c.place), '')
     from changefeed.columns_now(source) c
+    left join pg_type t on t.oid = c.type
     where wanted is null or c.name = any (wanted)
 $$;
 
@@ -273,12 +276,17 @@ $$;
 -- The names that columns of a table have now which a definition names; null if it names none, and
 -- without those that were dropped.
 create function changefeed.current_columns(plan jsonb, relation oid, names jsonb) returns text[]
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select case when jsonb_typeof(names) = 'array' then coalesce(array_agg(c.name), '{}') end
-    from jsonb_array_elements_text(case jsonb_typeof(names) when 'array' then names end) n(name)
-    join changefeed.columns_now(relation) c on c.name = changefeed.column_now(
-        plan ->> 'columns_of', (plan -> 'columns' ->> n.name)::smallint, n.name)
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    if jsonb_typeof(names) is distinct from 'array' then
+        return null;
+    end if;
+    return (
+        select coalesce(array_agg(c.name), '{}')
+        from jsonb_array_elements_text(names) n(name)
+        join changefeed.columns_now(relation) c on c.name = changefeed.column_now(
+            plan ->> 'columns_of', (plan -> 'columns' ->> n.name)::smallint, n.name));
+end $$;
 
 -- The expressions that a capture function is made of, for a table as it is now.
 create type changefeed.event_expressions as (

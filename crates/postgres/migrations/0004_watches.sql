@@ -331,12 +331,27 @@ begin
     if not exists (select from pg_index x
                    where x.indrelid = source and (x.indexprs is not null or x.indpred is not null))
        and not exists (select from pg_statistic_ext s where s.stxrelid = source)
-       and not exists (select from pg_inherits i where i.inhparent = source) then
+       and kind <> 'p' then
         return;
     end if;
+    -- Of what inherits from it, only partitions are read.
+    if kind = 'p' then
+        select c.oid::regclass as name into found
+        from pg_partition_tree(source) p join pg_class c on c.oid = p.relid
+        where c.relkind = 'f' limit 1;
+        if found is not null then
+            problem := format('partition %s of %s is a foreign table, whose functions and server would be used '
+                              'with the rights of %I', found.name, source::regclass, current_user);
+            advice := 'detach that partition, or make the feed from a partition that is a table';
+            return;
+        end if;
+    end if;
     with recursive tree as (
-        select source as oid
-        union all select i.inhrelid from tree t join pg_inherits i on i.inhparent = t.oid
+        select source as oid, kind as relkind
+        union all
+        select i.inhrelid, c.relkind
+        from tree t join pg_inherits i on t.relkind = 'p' and i.inhparent = t.oid
+        join pg_class c on c.oid = i.inhrelid
     )
     select o.what, f.name, f.owner into found
     from (
@@ -410,12 +425,13 @@ begin
         raise exception 'changefeed: %', problem
             using errcode = case when row_security_active(source) then 'CF106' else 'CF105' end, hint = advice;
     end if;
-    return name;
+    -- What inherits from a table is not captured with it; what is in its partitions is.
+    return case kind when 'p' then name else 'only ' || name end;
 end $$;
 
--- The condition of the row that a captured change is about: with literals if its key is given. Null if a
--- column is of somebody's own type, for which there have to be literals.
-create function changefeed.key_condition(source changefeed.feed_source, literals jsonb) returns text
+-- The condition of the row that a captured change is about, with places for literals if these are wanted, as
+-- `format` fills them. Null if a column is of somebody's own type, for which there have to be literals.
+create function changefeed.key_condition(source changefeed.feed_source, literals boolean) returns text
 language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
     k         record;
@@ -427,9 +443,9 @@ begin
         if k.equal is null then
             select l.problem, l.advice into problem, advice from changefeed.lost_key(source.feed_id) l;
             raise exception 'changefeed: %', problem using errcode = 'CF105', hint = advice;
-        elsif literals is not null then
+        elsif literals then
             condition := concat_ws(' and ', condition,
-                format('t.%I %s %L', k.name, k.equal, literals ->> (k.place - 1)::integer));
+                replace(format('t.%I %s ', k.name, k.equal), '%', '%%') || '%L');
         elsif k.type is null then
             return null;
         else
@@ -483,6 +499,9 @@ declare
     rows    text;
     clause  text;
     key     jsonb;
+    -- The key as a condition with places for literals, and when to leave the rest to the next page.
+    form    text;
+    until   timestamptz;
     at      integer := 1;
     size    bigint;
     total   bigint := 0;
@@ -524,7 +543,7 @@ begin
         if source.kind = 'joined' then
             query := format(single, changefeed.change_id_condition(source));
         else
-            clause := changefeed.key_condition(source, null);
+            clause := changefeed.key_condition(source, false);
             if clause is not null then
                 query := format('select p.number, p.id, case when jsonb_array_length(r.key) = %s then ''r'' else ''u'' end, null, %s
                                  from unnest($1, $2) p(number, id)
@@ -558,15 +577,25 @@ begin
             end if;
         end;
     end if;
-    -- One by one: what could not be read at once, and keys of somebody's own type.
+    -- One by one: what could not be read at once, and keys of somebody's own type. Each is a statement of
+    -- its own, so that time bounds a page as well.
+    until := clock_timestamp() + interval '2 seconds';
     while at <= cardinality(numbers) loop
+        if at > 1 and clock_timestamp() > until then
+            more := true;
+            exit;
+        end if;
         key := (select r.key from changefeed.change_row r where r.change_id = ids[at] and r.feed_id = of_feed);
         begin
             if jsonb_array_length(key) <> cardinality(source.key_names) then
                 key := null;
             end if;
-            execute format(single, case when key is null then 'false'
-                                        else changefeed.key_condition(source, key) end)
+            if key is not null and form is null then
+                form := changefeed.key_condition(source, true);
+            end if;
+            execute format(single, case when key is null then 'false' else format(form, variadic array(
+                select k.value from jsonb_array_elements_text(key) with ordinality k(value, place)
+                order by k.place)) end)
             into change_sequence_number, change_id, kind, old, new using numbers[at:at], ids[at:at], wanted;
         exception when data_exception then
             if at > 1 then
@@ -905,5 +934,6 @@ begin
 end $$;
 
 revoke all on all functions in schema changefeed from public;
+grant execute on function changefeed.refuse_change() to public;
 
 insert into changefeed.schema_version (version) values (4);

@@ -191,7 +191,7 @@ pub(crate) async fn estimate(client: &impl GenericClient, table: &Table) -> Resu
     if total >= COUNT_EXACTLY {
         return Ok(total);
     }
-    let counted = format!("select count(*) from {}", table.sql);
+    let counted = format!("select count(*) from {}", table.alone());
     Ok(client.query_one(&counted, &[]).await.map_err(db)?.get(0))
 }
 
@@ -365,7 +365,7 @@ fn statement(
             ("resume", &resume),
             ("key", &array),
             ("shard", &shard),
-            ("table", &table.sql),
+            ("table", &table.alone()),
             ("number", include_str!("sql/backfill_number.sql")),
         ],
     ))

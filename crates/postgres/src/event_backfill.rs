@@ -93,9 +93,7 @@ impl Session {
                 ("order_key", &text(1)),
                 ("shard", &text(2)),
                 ("order", &key.columns()),
-                ("table", &table.sql),
-                // What inherits from it is not captured either; partitions are.
-                ("only", if table.relkind == "p" { "" } else { "only" }),
+                ("table", &table.alone()),
                 ("old_columns", &text(4)),
                 ("new_columns", &text(4)),
                 (

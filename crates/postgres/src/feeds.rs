@@ -348,7 +348,24 @@ async fn attach(
         )
         .await
         .map_err(db)?;
+    refuse_unreadable(client, feed, stored.kind).await?;
     Ok(named)
+}
+
+/// Refuses a feed whose rows nobody could read: whatever its key is by then, a foreign table is not read,
+/// and neither is a value of a type that brings its owner's functions.
+async fn refuse_unreadable(client: &impl GenericClient, feed: FeedId, kind: &str) -> Result<()> {
+    let row = client
+        .query_one(include_str!("sql/feed_unreadable.sql"), &[&feed.0, &kind])
+        .await
+        .map_err(db)?;
+    match row.get::<_, Option<String>>(0) {
+        None => Ok(()),
+        Some(problem) => {
+            let advice: Option<String> = row.get(1);
+            Err(Error::invalid(problem).advise(advice.unwrap_or_default()))
+        }
+    }
 }
 
 /// The columns of `feed_source` that depend on its kind.

@@ -68,6 +68,14 @@ impl Table {
         }
     }
 
+    /// The table for a query, without what inherits from it, which is not captured either. Partitions are.
+    pub(crate) fn alone(&self) -> String {
+        match self.relkind.as_str() {
+            "p" => self.sql.clone(),
+            _ => format!("only {}", self.sql),
+        }
+    }
+
     /// Keeps the table until the end of the transaction, if it may be read, and returns its row type: a
     /// statement that asks for rows of that type reads this table and no other that has its name.
     pub(crate) async fn hold(&self, client: &impl GenericClient) -> Result<Type> {

@@ -9,7 +9,7 @@ picked as materialized (
                ({condition}
                ) is true as wanted, row_number() over (order by {order}) as place
         from state cross join lateral (
-            select * from {only} {table} t where changefeed.same_row(t.*, $3) {resume} order by {order} limit $2
+            select * from {table} t where changefeed.same_row(t.*, $3) {resume} order by {order} limit $2
         ) t
         -- What a condition knows a row by.
         left join (select {old_columns} from {table} t where changefeed.same_row(t.*, $3)) old on false

@@ -43,6 +43,21 @@ impl Session {
                 )
                 .advise("start the watch again: it goes on where it was"));
             }
+            // Workers may write it, and nobody who comes after is to fail because of what it says.
+            let types: Vec<&str> = now.key.iter().map(|c| c.type_sql.as_str()).collect();
+            let forgotten = transaction
+                .execute(
+                    include_str!("../sql/watch_load_again.sql"),
+                    &[&watch.name.as_str(), &types],
+                )
+                .await
+                .map_err(explain)?;
+            if forgotten > 0 {
+                tracing::warn!(
+                    watch = %watch.name,
+                    "how far existing rows were loaded cannot be read: loading begins again"
+                );
+            }
             let sql = load_sql(watch, &now, leases);
             let more: bool = transaction
                 .query_typed_one(&sql, &[(&NoValue, now.row_type())])

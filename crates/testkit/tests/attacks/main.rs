@@ -19,6 +19,7 @@ mod pages;
 mod pools;
 mod reading;
 mod replace;
+mod review;
 mod row_security;
 mod shards;
 mod statistics;
