@@ -18,6 +18,10 @@
 -- The same reasoning made `progress` append-only: its newest row is found from the end of the
 -- index, however many old versions a held snapshot forces the server to keep.
 
+-- Operators in constraints and views are looked up once, now. They must not be those of somebody who may create
+-- in a schema of the path of whoever runs this, so it is fixed for this and the following migrations.
+set local search_path = pg_catalog, pg_temp;
+
 create schema changefeed;
 
 create table changefeed.schema_version (
@@ -709,7 +713,7 @@ end $$;
 create function changefeed.number_shard(
     of_feed smallint, of_shard smallint, of_group integer, since timestamptz, until timestamptz,
     most bigint, out changes bigint, out unfinished boolean, out lag_milliseconds bigint)
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     longpoll boolean;
     prev     changefeed.progress;
@@ -1406,17 +1410,6 @@ begin
     end loop;
     return names;
 end $$;
-
--- The query that makes the key of a row $1: the slow way, for a table whose key columns are not what
--- they were when its trigger was made. `format` calls a type's own output function and never a cast,
--- which may be anybody's. Null if there is no key.
-create function changefeed.key_query(source regclass) returns text
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select format('select pg_catalog.jsonb_build_array(%s)',
-        string_agg(format('pg_catalog.format(''%%s'', ($1).%I)', k.name), ', ' order by k.place))
-    from unnest(changefeed.key_now(source)) with ordinality k(name, place)
-    having count(*) > 0
-$$;
 
 -- The type beneath a domain.
 create function changefeed.base_type(type oid) returns oid

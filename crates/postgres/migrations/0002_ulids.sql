@@ -112,14 +112,13 @@ returns bigint language sql stable as $$
         pg_catalog.format('changefeed/%s/%s/%s', feed_id, shard_id, incidents), 0)
 $$;
 
--- The functions from here to begin_ulid_transaction() are parts of others. They have neither
--- `security definer` nor a search path of their own, which would cost every transaction dearly,
--- but rely on those of their callers; nobody but the owner may call them.
+-- The functions from here to begin_ulid_transaction() are parts of others and run with the rights of their
+-- callers; nobody but the owner may call them.
 
 -- How far the COPY of a session has come: in the middle of one the server mostly waits for its
 -- client, and every row is a sign of life.
 create function changefeed.ulid_copied(pid integer) returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
     -- Before PostgreSQL 14 nobody can tell.
     if to_regclass('pg_catalog.pg_stat_progress_copy') is null then
@@ -137,7 +136,7 @@ create function changefeed.ulid_holder(
     lock_key bigint, out pid integer, out idle_since timestamptz,
     out waiting_for_client timestamptz, out copied bigint
 )
-language sql as $$
+language sql set search_path = pg_catalog, pg_temp as $$
     -- Otherwise every look within one transaction shows what the first one saw.
     select pg_stat_clear_snapshot();
     select a.pid,
@@ -195,7 +194,7 @@ end $$;
 create function changefeed.ulid_lock(
     feed_id uuid, shard_id integer, timeout integer, wait integer, in_session boolean
 ) returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     started     constant timestamptz := clock_timestamp();
@@ -303,7 +302,7 @@ create function changefeed.ulid_enter(
     feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
     reserved bigint, out time_ms bigint, out high bytea, out low bigint
 )
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     happens timestamptz(3) := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
@@ -419,24 +418,31 @@ begin
     low := begun.low;
 end $$;
 
--- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert ... select`.
+-- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert ... select`, so it has
+-- no `set search_path`; every operator is spelt with its schema instead.
 create function changefeed.ulid_sequence(value bigint) returns bytea
 language plpgsql volatile as $$
 declare
-    low  bigint := nullif(pg_catalog.current_setting('changefeed.ulid_low', true), '');
-    base bigint := nullif(pg_catalog.current_setting('changefeed.ulid_base', true), '');
+    low  bigint;
+    base bigint;
 begin
+    if pg_catalog.current_setting('changefeed.ulid_low', true) operator(pg_catalog.<>) '' then
+        low := pg_catalog.current_setting('changefeed.ulid_low');
+        base := pg_catalog.current_setting('changefeed.ulid_base');
+    end if;
     if low is null then
         perform changefeed.ulid_misuse(
             'there is no ULID transaction here; call begin_ulid_transaction after BEGIN');
-    elsif value is null or value <= base or value > pg_catalog.currval('changefeed.sequence') then
+    elsif value is null or value operator(pg_catalog.<=) base
+          or value operator(pg_catalog.>) pg_catalog.currval('changefeed.sequence') then
         -- Any other number would be a ULID behind or far ahead of its time.
         perform changefeed.ulid_misuse(
             'ulid_sequence takes nextval(''changefeed.sequence'') of this transaction, and nothing '
             'else');
     end if;
     return pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high'), 'hex')
-           || pg_catalog.int8send(low + (value - base));
+           operator(pg_catalog.||) pg_catalog.int8send(
+               low operator(pg_catalog.+) (value operator(pg_catalog.-) base));
 end $$;
 
 create function changefeed.new_ulid() returns bytea

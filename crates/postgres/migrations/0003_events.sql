@@ -424,13 +424,12 @@ create unlogged table changefeed.event_nested (
 );
 create index ix_event_nested on changefeed.event_nested (xid, old_row);
 
--- The number of an event that is about to be written. For capture functions, which fix the search
--- path.
+-- The number of an event that is about to be written. For capture functions.
 create function changefeed.event_place(
     of_trigger integer, source oid, old_version tid, old_writer xid, new_version tid,
     to_shard smallint)
 returns bigint
-language plpgsql as $$
+language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     writer   constant xid8 := pg_current_xact_id();
     id       bigint := nextval('changefeed.change_id');

@@ -133,8 +133,10 @@ impl PostgresStore {
         let client = self.inner.door.application(&self.inner.known).await?;
         let statement = client
             .prepare_cached(
+                // The session has the path of its role, which may lead to anybody's operators.
                 "select time_ms, high, low from changefeed.ulid_begin($1, $2, $3, \
-                 timestamptz 'epoch' + $4 * interval '1 millisecond', $5)",
+                 pg_catalog.timestamptz 'epoch' operator(pg_catalog.+) \
+                 ($4 operator(pg_catalog.*) interval '1 millisecond'), $5)",
             )
             .await
             .map_err(db)?;
@@ -197,7 +199,7 @@ impl PostgresStore {
             }
         };
         let (incidents, key): (i64, i64) = (row.get(0), row.get(1));
-        session.unlock = Some(format!("select pg_advisory_unlock({key})"));
+        session.unlock = Some(format!("select pg_catalog.pg_advisory_unlock({key})"));
         let level = match isolation {
             IsolationLevel::Serializable => "serializable",
             _ => "repeatable read",
@@ -210,7 +212,8 @@ impl PostgresStore {
             session.batch_execute(&begin),
             session.query_one(
                 "select time_ms, high, low from changefeed.ulid_begin_locked($1, $2, $3, $4, \
-                 timestamptz 'epoch' + $5 * interval '1 millisecond')",
+                 pg_catalog.timestamptz 'epoch' operator(pg_catalog.+) \
+                 ($5 operator(pg_catalog.*) interval '1 millisecond'))",
                 &parameters,
             ),
         );

@@ -589,7 +589,7 @@ fn a_dump_restored_into_a_new_cluster_goes_on() {
 #[test]
 fn a_dump_restored_into_the_same_cluster_goes_on() {
     run(async {
-        let database = changefeed_testkit::postgres::fresh_database().await;
+        let database = changefeed_testkit::postgres::empty_database().await;
         let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
         let (store, _) = backend.feed(37, 1).await;
         let open = before_the_dump(&backend, &*store).await;

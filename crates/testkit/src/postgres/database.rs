@@ -3,9 +3,9 @@
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
-use crate::postgres::Cluster;
+use crate::postgres::{Cluster, audit};
 
 /// A fresh database, dropped when it is no longer needed.
 #[derive(Debug)]
@@ -33,7 +33,11 @@ impl Database {
 
     /// A fresh database on the server at this address.
     pub async fn on(server: &str) -> Database {
-        Self::create(server, "").await
+        let how = match audit::wanted(server) {
+            true => audit::TEMPLATE,
+            false => "",
+        };
+        Self::create(server, how).await
     }
 
     /// A fresh database whose texts are in this encoding.
@@ -67,6 +71,11 @@ pub async fn fresh_database() -> Database {
     Database::on(&server_url().await).await
 }
 
+/// A database with nothing in it, to restore a dump into.
+pub async fn empty_database() -> Database {
+    Database::create(&server_url().await, "").await
+}
+
 /// The address of that server.
 pub async fn server_url() -> String {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(Cluster::start_new);
@@ -79,6 +88,7 @@ pub async fn server_url() -> String {
 impl Drop for Database {
     fn drop(&mut self) {
         let server = self.server.clone();
+        let url = self.url.clone();
         let sql = format!("drop database if exists {} with (force)", self.name);
         // Dropping happens inside and outside of runtimes, also while one is shutting down.
         let cleaner = std::thread::spawn(move || {
@@ -86,7 +96,17 @@ impl Drop for Database {
                 .enable_all()
                 .build()?;
             // Best effort: a server that was stopped on purpose is removed as a whole.
-            let _ = runtime.block_on(execute(&server, &sql));
+            let _ = runtime.block_on(async {
+                let seen = match audit::wanted(&server) {
+                    true => audit::look(&url).await.ok(),
+                    false => None,
+                };
+                execute(&server, &sql).await?;
+                match seen {
+                    Some(seen) => seen.keep(&server).await,
+                    None => Ok(()),
+                }
+            });
             std::io::Result::Ok(())
         });
         let _ = cleaner.join();
@@ -94,9 +114,17 @@ impl Drop for Database {
 }
 
 async fn execute(url: &str, sql: &str) -> Result<(), tokio_postgres::Error> {
+    with_client(url, async |client| client.batch_execute(sql).await).await
+}
+
+/// Lends a connection that is closed afterwards.
+pub(super) async fn with_client<T>(
+    url: &str,
+    act: impl AsyncFnOnce(&Client) -> Result<T, tokio_postgres::Error>,
+) -> Result<T, tokio_postgres::Error> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
     let connection = tokio::spawn(connection);
-    let outcome = client.batch_execute(sql).await;
+    let outcome = act(&client).await;
     drop(client);
     let _ = connection.await;
     outcome

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use changefeed_core::{DEFAULT_START, Feed, Store, SweepGroup};
 use changefeed_testkit::backend::{Backend, PostgresBackend, Session, numbers, settle};
-use changefeed_testkit::postgres::{fresh_database, program};
+use changefeed_testkit::postgres::{empty_database, program};
 use changefeed_testkit::{eventually, run};
 
 const GROUP: SweepGroup = SweepGroup(0);
@@ -63,7 +63,7 @@ impl Scene {
 
     /// All that was committed before the dump's snapshot is in its copy, once.
     async fn assert_restored(&self, restore: impl FnOnce(&str)) {
-        let target = fresh_database().await;
+        let target = empty_database().await;
         restore(target.url());
         let store = changefeed_postgres::PostgresStore::connect(target.url())
             .await

@@ -4,7 +4,7 @@ use changefeed_core::{Kind, Severity, Updates};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{PostgresSession, Session};
 use changefeed_testkit::events::{everything, told, told_by};
-use changefeed_testkit::postgres::{fresh_database, program};
+use changefeed_testkit::postgres::{empty_database, program};
 use changefeed_testkit::run;
 use serde_json::json;
 
@@ -156,7 +156,7 @@ fn a_restored_database_goes_on_capturing_the_same() {
             .output()
             .unwrap();
         assert!(dump.status.success());
-        let restored = fresh_database().await;
+        let restored = empty_database().await;
         let restored_session: Box<dyn Session> =
             Box::new(PostgresSession::connect(restored.url()).await.unwrap());
         // So that objects get other numbers than they had.

@@ -290,7 +290,7 @@ fn functions_in_the_search_path_are_not_called() {
         let app = &scene.app;
         app.run(
             "create table who (what text); \
-             create function public.nextval(text) returns bigint language plpgsql as $$ begin \
+             create or replace function public.nextval(text) returns bigint language plpgsql as $$ begin \
                insert into public.who values ('nextval'); \
                return pg_catalog.nextval($1::regclass); end $$; \
              create function public.hashtextextended(text, integer) returns bigint \

@@ -8,7 +8,7 @@ use changefeed_postgres::PostgresStore;
 use changefeed_sqlite::SqliteStore;
 use changefeed_testkit::backend::{PostgresSession, Session};
 use changefeed_testkit::events::{everything, log};
-use changefeed_testkit::postgres::{fresh_database, program};
+use changefeed_testkit::postgres::{empty_database, fresh_database, program};
 use changefeed_testkit::run;
 
 fn definition() -> TriggerDefinition {
@@ -80,7 +80,7 @@ fn postgres_gives_no_event_id_again_after_a_restore() {
             .output()
             .unwrap();
         assert!(dump.status.success(), "{dump:?}");
-        let other = fresh_database().await;
+        let other = empty_database().await;
         let script = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(script.path(), &dump.stdout).unwrap();
         let loaded = program("psql")
