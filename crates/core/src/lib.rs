@@ -78,7 +78,7 @@ pub use trigger::{
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
-pub use wake::{Subscription, WakeHub};
+pub use wake::{ShardPlace, Subscription, WakeHub, WatchPlace};
 pub use watch::{
     Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, Settled, Take, Watch,
     WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,

@@ -14,8 +14,8 @@ use crate::{
     FeedId, Finding, Finished, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
     LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
     ShardId, ShardState, Step, Subscription, SweepGroup, TableName, Take, TokenId,
-    TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchSettings,
-    WatchSpec, WatchStatus,
+    TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchPlace,
+    WatchSettings, WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -179,11 +179,17 @@ pub trait ConsumerStore: Send + Sync {
     async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64>;
 }
 
-/// Telling waiting readers that there is something to read.
+/// Telling those who wait that there is something for them.
 pub trait WakeStore: Send + Sync {
     /// Takes a place to wait for news of a shard. All places of a process share one connection
     /// to the database.
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription;
+
+    /// Takes a place to wait until a [take](WatchStore::take) may find something. One look serves all
+    /// watches of a process, and costs as much for many as for one while nothing happens. Whoever
+    /// has something to be tried again at a time of its own has to wait for that by itself; news
+    /// of it comes, but late. Where the store cannot look, there is news several times a second.
+    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace>;
 }
 
 /// What can be seen of ULID transactions from outside. Beginning one is not here: it gives the

@@ -1,73 +1,111 @@
-//! Waking readers: one hub per store, any number of waiters, each woken for its own shard only.
+//! Waking those who wait: one hub per store for readers and one for watches, any number of waiters, each
+//! woken for its own place only.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::watch;
 
-use crate::{FeedId, ShardId};
+use crate::{FeedId, ShardId, Watch};
 
-type Key = (FeedId, ShardId);
+/// Where a reader waits: a shard of a feed.
+pub type ShardPlace = (FeedId, ShardId);
 
-/// Where stores announce news and readers wait for it.
-#[derive(Debug, Clone, Default)]
-pub struct WakeHub {
-    shards: Arc<Mutex<HashMap<Key, watch::Sender<u64>>>>,
+/// Where a watch waits: the backlog of its function.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WatchPlace {
+    /// The table.
+    pub table_id: i64,
+    /// The function.
+    pub function_id: String,
 }
 
-/// A reader's place at the hub.
+impl From<&Watch> for WatchPlace {
+    fn from(watch: &Watch) -> Self {
+        WatchPlace {
+            table_id: watch.table_id,
+            function_id: watch.function_id.clone(),
+        }
+    }
+}
+
+type Places<P> = Mutex<HashMap<P, watch::Sender<u64>>>;
+
+/// Where stores announce news and others wait for it.
 #[derive(Debug)]
-pub struct Subscription {
-    news: watch::Receiver<u64>,
-    key: Key,
-    hub: Weak<Mutex<HashMap<Key, watch::Sender<u64>>>>,
+pub struct WakeHub<P = ShardPlace> {
+    places: Arc<Places<P>>,
 }
 
-impl WakeHub {
-    /// Takes a place for one shard. News announced from now on is not missed, even when the
-    /// reader waits later.
-    pub fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription {
-        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        let news = shards
-            .entry((feed, shard))
+impl<P> Clone for WakeHub<P> {
+    fn clone(&self) -> Self {
+        WakeHub {
+            places: self.places.clone(),
+        }
+    }
+}
+
+impl<P> Default for WakeHub<P> {
+    fn default() -> Self {
+        WakeHub {
+            places: Arc::default(),
+        }
+    }
+}
+
+/// Somebody's place at the hub.
+#[derive(Debug)]
+pub struct Subscription<P: Eq + Hash = ShardPlace> {
+    news: watch::Receiver<u64>,
+    place: P,
+    hub: Weak<Places<P>>,
+}
+
+impl<P: Clone + Eq + Hash> WakeHub<P> {
+    /// Takes a place. News announced from now on is not missed, even by those who wait later.
+    pub fn subscribe(&self, place: P) -> Subscription<P> {
+        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let news = places
+            .entry(place.clone())
             .or_insert_with(|| watch::channel(0).0)
             .subscribe();
         Subscription {
             news,
-            key: (feed, shard),
-            hub: Arc::downgrade(&self.shards),
+            place,
+            hub: Arc::downgrade(&self.places),
         }
     }
 
-    /// Wakes the readers of one shard.
-    pub fn wake(&self, feed: FeedId, shard: ShardId) {
-        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(news) = shards.get(&(feed, shard)) {
+    /// Wakes those who wait at one place.
+    pub fn wake(&self, place: &P) {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(news) = places.get(place) {
             news.send_modify(|n| *n = n.wrapping_add(1));
         }
     }
 
     /// Wakes everybody: something may have been missed.
     pub fn wake_all(&self) {
-        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        for news in shards.values() {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        for news in places.values() {
             news.send_modify(|n| *n = n.wrapping_add(1));
         }
     }
 
-    /// The shards somebody waits for.
-    pub fn watched(&self) -> Vec<(FeedId, ShardId)> {
-        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
-        shards
+    /// The places that somebody has taken.
+    pub fn watched(&self) -> Vec<P> {
+        let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        places
             .iter()
             .filter(|(_, n)| n.receiver_count() > 0)
-            .map(|(key, _)| *key)
+            .map(|(place, _)| place.clone())
             .collect()
     }
 }
 
-impl Subscription {
-    /// Forgets the news so far: the reader is about to look.
+impl<P: Eq + Hash> Subscription<P> {
+    /// Forgets the news so far: its owner is about to look.
     pub fn look(&mut self) {
         self.news.mark_unchanged();
     }
@@ -81,15 +119,15 @@ impl Subscription {
     }
 }
 
-impl Drop for Subscription {
+impl<P: Eq + Hash> Drop for Subscription<P> {
     fn drop(&mut self) {
         if let Some(hub) = self.hub.upgrade() {
-            let mut shards = hub.lock().unwrap_or_else(PoisonError::into_inner);
-            if shards
-                .get(&self.key)
+            let mut places = hub.lock().unwrap_or_else(PoisonError::into_inner);
+            if places
+                .get(&self.place)
                 .is_some_and(|n| n.receiver_count() <= 1)
             {
-                shards.remove(&self.key);
+                places.remove(&self.place);
             }
         }
     }
@@ -110,9 +148,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiter_is_woken_for_its_own_shard_only() {
         let hub = WakeHub::default();
-        let mut zero = hub.subscribe(FeedId(1), ShardId(0));
-        let mut one = hub.subscribe(FeedId(1), ShardId(1));
-        hub.wake(FeedId(1), ShardId(1));
+        let mut zero = hub.subscribe((FeedId(1), ShardId(0)));
+        let mut one = hub.subscribe((FeedId(1), ShardId(1)));
+        hub.wake(&(FeedId(1), ShardId(1)));
         assert!(!is_woken(&mut zero).await);
         assert!(is_woken(&mut one).await);
         assert!(!is_woken(&mut one).await, "news is told once");
@@ -123,23 +161,23 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn news_between_look_and_wait_is_not_missed() {
         let hub = WakeHub::default();
-        let mut waiter = hub.subscribe(FeedId(1), ShardId(0));
-        hub.wake(FeedId(1), ShardId(0));
+        let mut waiter = hub.subscribe((FeedId(1), ShardId(0)));
+        hub.wake(&(FeedId(1), ShardId(0)));
         waiter.look();
         assert!(!is_woken(&mut waiter).await, "old news was looked at");
-        hub.wake(FeedId(1), ShardId(0));
+        hub.wake(&(FeedId(1), ShardId(0)));
         assert!(is_woken(&mut waiter).await);
     }
 
     #[test]
     fn places_are_given_back() {
         let hub = WakeHub::default();
-        let a = hub.subscribe(FeedId(1), ShardId(0));
-        let b = hub.subscribe(FeedId(1), ShardId(0));
+        let a = hub.subscribe((FeedId(1), ShardId(0)));
+        let b = hub.subscribe((FeedId(1), ShardId(0)));
         drop(a);
         assert_eq!(hub.watched(), [(FeedId(1), ShardId(0))]);
         drop(b);
         assert!(hub.watched().is_empty());
-        assert!(hub.shards.lock().unwrap().is_empty());
+        assert!(hub.places.lock().unwrap().is_empty());
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backoff, Batch, BatchOutcome, Pace, Remedy, Result, RowChange, Settled, Store, Take, Watch,
+    Backoff, Batch, BatchOutcome, Remedy, Result, RowChange, Settled, Store, Take, Watch,
     WatchSettings, crash_point,
 };
 use serde::Serialize;
@@ -21,9 +21,11 @@ use tracing::Instrument;
 use crate::timekeeper::Timekeeper;
 use crate::{describe, traces};
 
-/// Waits between two looks, under load and when idle.
+/// Between two looks that find nothing: whoever is woken in vain by changes that others take leaves them time.
 const SHORTEST: Duration = Duration::from_millis(2);
-const LONGEST: Duration = Duration::from_millis(50);
+/// How long to wait for news. This much later somebody looks who was not told of it; it is also how
+/// often an idle watch shows that it is there and makes sure that its table is what it was.
+const LONGEST: Duration = Duration::from_secs(10);
 /// How often batches are looked for that a failed call may have leased.
 const DOUBT_LOOK: Duration = Duration::from_secs(5);
 /// How long a running function may go on after we were told to stop.
@@ -71,6 +73,9 @@ pub struct Watcher {
     totals: WatchTotals,
     timekeeper: Timekeeper,
     doubt: Option<Doubt>,
+    /// When the next of the batches that have failed here is tried again. With what others hold there
+    /// is time: the store tells that there is something.
+    again: Option<Instant>,
 }
 
 /// A call failed, and nobody knows whether the database did it, or will do it late: there may be a
@@ -109,6 +114,7 @@ impl Watcher {
             totals: WatchTotals::default(),
             timekeeper: Timekeeper::new(),
             doubt: None,
+            again: None,
         }
     }
 
@@ -124,20 +130,27 @@ impl Watcher {
             watch = %self.watch.name, table = %self.watch.table, leases = %self.watch.leases_table,
             "watching"
         );
-        let mut pace = Pace::new(SHORTEST, LONGEST.min(self.settings.interval));
+        let mut news = self.store.subscribe_watch(&self.watch);
         let mut backoff = Backoff::default();
         while !shutdown.is_cancelled() {
             self.timekeeper.look(&*self.store).await;
+            // What comes after this is not missed, whether the take sees it or not.
+            news.look();
             // An await inside `turn` is never cut off: what was leased is settled.
             let wait = match self.turn(function, &shutdown).await {
                 Ok(true) => {
                     backoff.worked();
-                    pace.busy();
                     continue;
                 }
                 Ok(false) => {
                     backoff.worked();
-                    pace.idle()
+                    tokio::time::sleep(SHORTEST).await;
+                    tokio::select! {
+                        () = news.news() => {}
+                        () = tokio::time::sleep(self.at_most()) => {}
+                        () = shutdown.cancelled() => {}
+                    }
+                    continue;
                 }
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
                     tracing::warn!(watch = %self.watch.name, error = %describe(&error), "watching failed; trying again");
@@ -148,6 +161,17 @@ impl Watcher {
             let _ = tokio::time::timeout(wait, shutdown.cancelled()).await;
         }
         Ok(self.totals)
+    }
+
+    /// How long nothing has to be done without news.
+    fn at_most(&self) -> Duration {
+        let now = Instant::now();
+        let look_at = self.doubt.as_ref().map(|doubt| doubt.look_at);
+        [self.again, look_at]
+            .into_iter()
+            .flatten()
+            .map(|at| at.saturating_duration_since(now))
+            .fold(LONGEST, Duration::min)
     }
 
     /// What was done so far.
@@ -162,6 +186,8 @@ impl Watcher {
         shutdown: &CancellationToken,
     ) -> Result<bool> {
         self.give_back_unknown().await?;
+        // What is due by now is for this take.
+        self.again = self.again.filter(|at| *at > Instant::now());
         let take = Take {
             owner: &self.owner,
             settings: &self.settings,
@@ -195,6 +221,10 @@ impl Watcher {
             self.begin_doubt(Some(batch.generation));
         }
         let settled = settled?;
+        if matches!(outcome, BatchOutcome::Failed { .. }) {
+            let at = Instant::now() + self.settings.wait_after(batch.attempt);
+            self.again = Some(self.again.map_or(at, |before| before.min(at)));
+        }
         if settled.parked > 0 {
             tracing::error!(
                 watch = %self.watch.name, rows = settled.parked,

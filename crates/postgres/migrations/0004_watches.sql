@@ -72,6 +72,26 @@ create table changefeed.global_state (
     primary key (function_id, table_id)
 );
 
+-- Waiting ------------------------------------------------------------------------------------------
+
+-- Returns when some transaction has committed since the snapshot `seen`, as text, or after about so many
+-- milliseconds. One session of each instance waits here for all of its watches. A snapshot changes whenever a
+-- transaction that has written ends, and not before others see what it has done; an idle database costs
+-- a few sleeps. Nothing is held: each sleep is a transaction of its own, so that vacuum is not held back. The
+-- sleeps are counted, so that no clock has to be believed. A procedure that commits can have no path of its own,
+-- so every operator and type is spelt with its schema.
+create procedure changefeed.await_commit(seen text, sleep_milliseconds integer, limit_milliseconds integer)
+language plpgsql as $$
+declare
+    sleep pg_catalog.float8 := sleep_milliseconds::pg_catalog.float8 operator(pg_catalog./) 1000.0::pg_catalog.float8;
+begin
+    for turn in 1 .. limit_milliseconds operator(pg_catalog./) sleep_milliseconds loop
+        perform pg_catalog.pg_sleep(sleep);
+        commit;
+        exit when pg_catalog.pg_current_snapshot()::pg_catalog.text operator(pg_catalog.<>) seen;
+    end loop;
+end $$;
+
 -- Counting -----------------------------------------------------------------------------------------
 
 -- What a function still has to process. Counts what nobody has moved yet too, so that it also
@@ -900,7 +920,8 @@ begin
          grant execute on function changefeed.watch_count, changefeed.table_signature,
              changefeed.readable, changefeed.page_columns, changefeed.safe_value,
              changefeed.base_type, changefeed.hold_table, changefeed.unreadable,
-             changefeed.same_row, changefeed.noted_time, changefeed.keep_time to {worker}',
+             changefeed.same_row, changefeed.noted_time, changefeed.keep_time to {worker};
+         grant execute on procedure changefeed.await_commit to {worker}',
         '{worker}', worker::text);
     perform changefeed.grant_watch(c.relname, worker)
     from pg_class c
@@ -934,6 +955,7 @@ begin
 end $$;
 
 revoke all on all functions in schema changefeed from public;
+revoke all on all procedures in schema changefeed from public;
 grant execute on function changefeed.refuse_change() to public;
 
 insert into changefeed.schema_version (version) values (4);

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Result, Settled, Take, Watch, WatchSettings, crash_point,
+    Batch, BatchOutcome, Error, Result, Settled, Take, Watch, WatchPlace, WatchSettings,
+    crash_point,
 };
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::GenericClient;
@@ -53,6 +54,22 @@ impl Backlogs {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .remove(leases);
+    }
+
+    /// For each watch, up to which version its rows were leased at some time, and up to which they are
+    /// done; nothing is where this process does not know.
+    pub(crate) fn bounds(&self, places: &[WatchPlace]) -> (Vec<i64>, Vec<i64>) {
+        let backlogs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (places.iter())
+            .map(|place| {
+                let leases = leases_name(&place.function_id, place.table_id);
+                let known = backlogs.get(&format!("changefeed.{leases}"));
+                known.map_or((0, 0), |backlog| {
+                    let seen = backlog.seen();
+                    (seen.floor, seen.low)
+                })
+            })
+            .unzip()
     }
 }
 

@@ -57,6 +57,11 @@ const OURS: &str = "set search_path = pg_catalog, pg_temp; set row_security = of
 /// a grown one row by row. Sweeps do without, because theirs cannot go wrong.
 const PLANNED_WITH_VALUES: &str = "set plan_cache_mode = force_custom_plan";
 
+/// A statement is planned once, and only with index scans: a plan that is right whatever the statistics say. It
+/// locks the tables of all watches, so it gives way before it could be part of a deadlock.
+const BY_INDEX: &str = "set lock_timeout = '100ms'; set plan_cache_mode = force_generic_plan; set enable_seqscan = off; \
+     set enable_bitmapscan = off; set enable_hashjoin = off; set enable_mergejoin = off";
+
 /// Where to connect, and how.
 #[derive(Clone)]
 pub(crate) struct Target {
@@ -197,6 +202,11 @@ impl Target {
     /// For sweeps and their leases.
     pub(crate) fn numbering_pool(&self) -> Result<Pool> {
         self.pool(MOST_NUMBERING, ours())
+    }
+
+    /// For the session that waits for commits on behalf of all watches.
+    pub(crate) fn waiting_pool(&self) -> Result<Pool> {
+        self.pool(1, format!("{}; {BY_INDEX}", ours()))
     }
 
     /// For ULID transactions, in which the application's own statements run: names, limits and plans

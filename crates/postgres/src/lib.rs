@@ -71,6 +71,7 @@ struct Inner {
     known: Arc<session::Known>,
     listener: wake::Listener,
     prober: wake::Prober,
+    watch_prober: wake::WatchProber,
 }
 
 impl PostgresStore {
@@ -83,6 +84,7 @@ impl PostgresStore {
                 known: Arc::default(),
                 listener: wake::Listener::default(),
                 prober: wake::Prober::default(),
+                watch_prober: wake::WatchProber::default(),
             }),
         };
         let inner = &store.inner;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, Result, Sightings, WakeHub, require_current};
+use changefeed_core::{Error, Kind, Result, Sightings, WakeHub, WatchPlace, require_current};
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
@@ -62,6 +62,7 @@ impl Limit {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) hub: WakeHub,
+    pub(crate) watches: WakeHub<WatchPlace>,
     pub(crate) row_types: source::RowTypes,
     pub(crate) floors: floors::Floors,
     pub(crate) encoding: encoding::Encoding,
@@ -93,13 +94,15 @@ impl DerefMut for Session {
 /// The only way to the connections.
 pub(crate) struct Door {
     pub(crate) target: Target,
-    /// For everything but what the next two are for.
+    /// For everything but what the others are for.
     pub(crate) work: Pool,
     /// For sweeps and their leases: readers and requests cannot keep them waiting.
     numbering: Pool,
     /// For ULID transactions, in which the application runs statements of its own: these sessions
     /// have the settings of their role.
     application: Pool,
+    /// For the one session that waits for commits.
+    pub(crate) waiting: Pool,
     schema_checked: AtomicBool,
 }
 
@@ -109,6 +112,7 @@ impl Door {
             work: target.work_pool()?,
             numbering: target.numbering_pool()?,
             application: target.application_pool()?,
+            waiting: target.waiting_pool()?,
             target,
             schema_checked: AtomicBool::new(false),
         })
@@ -177,7 +181,7 @@ impl Door {
 /// Lends a connection of a pool to a call. A connection on which the call did not come to its end,
 /// because it took too long or because nobody waits for it any more, is closed: something may still
 /// be running on it.
-async fn lend<T>(
+pub(crate) async fn lend<T>(
     pool: &Pool,
     known: &Arc<Known>,
     limit: Limit,

@@ -158,7 +158,7 @@ impl Tracked {
     }
 
     pub(crate) fn log(&self) -> String {
-        format!("changes_{}", self.table_id)
+        log_name(self.table_id)
     }
 
     fn function(&self) -> String {
@@ -375,6 +375,11 @@ fn owners_work(error: Error, what: &str) -> Error {
     )
     .advise("start the watch once as the role that owns the schema changefeed, or a member of it")
     .caused_by(error)
+}
+
+/// The table where the trigger of a watched table notes changes.
+pub(crate) fn log_name(table_id: i64) -> String {
+    format!("changes_{table_id}")
 }
 
 /// The name of a function's backlog.

@@ -2,17 +2,22 @@
 //! one look per few milliseconds finds committed ULID transactions, which announce nothing: a
 //! `NOTIFY` in a writer's transaction would make all writers of the database queue.
 
+mod watches;
+
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use changefeed_core::{
-    Feed, FeedId, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub, WakeStore,
+    Feed, FeedId, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub, WakeStore, Watch,
+    WatchPlace,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio_postgres::AsyncMessage;
+
+pub(crate) use watches::WatchProber;
 
 use crate::error::db;
 use crate::session::{Limit, Session};
@@ -64,7 +69,7 @@ pub(crate) struct Prober {
 impl WakeStore for PostgresStore {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
         let store = Arc::downgrade(&self.inner);
-        let subscription = self.inner.known.hub.subscribe(feed.id, shard);
+        let subscription = self.inner.known.hub.subscribe((feed.id, shard));
         if let Some(Source::Ulid { feed: ulids, .. }) = &feed.source {
             let prober = &self.inner.prober;
             prober
@@ -84,6 +89,10 @@ impl WakeStore for PostgresStore {
                 .ensure(|| tokio::spawn(listen(store)).abort_handle());
         }
         subscription
+    }
+
+    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
+        self.subscribe_to(WatchPlace::from(watch))
     }
 }
 
@@ -133,7 +142,7 @@ where
         while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
             if let AsyncMessage::Notification(note) = message.map_err(db)? {
                 match parse(note.payload()) {
-                    Some((feed, shard)) => hub.wake(feed, shard),
+                    Some(place) => hub.wake(&place),
                     None => hub.wake_all(),
                 }
             }
@@ -172,7 +181,7 @@ async fn poll(client: &tokio_postgres::Client, hub: &WakeHub) -> Result<()> {
                 let position: String = row.get(2);
                 // One seen for the first time counts: a reader may have begun to wait before.
                 if seen.insert(place, position.clone()) != Some(position) {
-                    hub.wake(place.0, place.1);
+                    hub.wake(&place);
                 }
             }
         }
@@ -258,7 +267,7 @@ async fn look(
             continue;
         };
         for (feed, _) in feeds.iter().filter(|(_, id)| **id == ulids) {
-            session.known.hub.wake(*feed, ShardId(shard));
+            session.known.hub.wake(&(*feed, ShardId(shard)));
         }
     }
     Ok(news)

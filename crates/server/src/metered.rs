@@ -175,6 +175,10 @@ impl WakeStore for Metered {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
         self.inner.subscribe(feed, shard)
     }
+
+    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
+        self.inner.subscribe_watch(watch)
+    }
 }
 
 passing! { UlidStore {

@@ -1,8 +1,11 @@
-//! Waking readers: one thread per store, however many readers wait.
+//! Waking readers and watches: one thread per store, however many of them wait.
 //!
 //! `pragma data_version` tells, in a few microseconds and without touching a page, that some
 //! other connection has committed: of this process or of another. Only then the thread looks
-//! which shards have moved, and wakes the readers of those. While nobody waits, it sleeps.
+//! which shards have moved, and wakes the readers of those, and which watches have something to do. While
+//! nobody waits, it sleeps.
+
+mod watches;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +13,9 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Feed, FeedId, Pace, Result, ShardId, Subscription, WakeHub, WakeStore};
+use changefeed_core::{
+    Feed, FeedId, Pace, Result, ShardId, Subscription, WakeHub, WakeStore, WatchPlace,
+};
 use rusqlite::Connection;
 
 use crate::error::Explain;
@@ -34,6 +39,7 @@ pub(crate) struct Waker {
 struct Shared {
     path: PathBuf,
     hub: WakeHub,
+    watches: WakeHub<WatchPlace>,
     wishes: Mutex<Wishes>,
     changed: Condvar,
 }
@@ -51,6 +57,13 @@ impl WakeStore for SqliteStore {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
         self.inner.waker.subscribe(feed.id, shard)
     }
+
+    fn subscribe_watch(&self, watch: &changefeed_core::Watch) -> Subscription<WatchPlace> {
+        let waker = &self.inner.waker;
+        let subscription = waker.shared.watches.subscribe(WatchPlace::from(watch));
+        waker.begin();
+        subscription
+    }
 }
 
 impl Waker {
@@ -59,6 +72,7 @@ impl Waker {
             shared: Arc::new(Shared {
                 path: path.to_owned(),
                 hub: WakeHub::default(),
+                watches: WakeHub::default(),
                 wishes: Mutex::default(),
                 changed: Condvar::new(),
             }),
@@ -67,7 +81,13 @@ impl Waker {
     }
 
     fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription {
-        let subscription = self.shared.hub.subscribe(feed, shard);
+        let subscription = self.shared.hub.subscribe((feed, shard));
+        self.begin();
+        subscription
+    }
+
+    /// Somebody is about to wait.
+    fn begin(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = Arc::clone(&self.shared);
@@ -81,7 +101,6 @@ impl Waker {
             }
         }
         self.shared.wish(|wishes| wishes.newcomer = true);
-        subscription
     }
 
     /// Makes the thread look at once.
@@ -121,6 +140,7 @@ impl Shared {
                 tracing::warn!(%error, "waiting readers cannot be told of changes; trying again");
                 // Whoever waits shall look for itself: it gets the same error, or news.
                 self.hub.wake_all();
+                self.watches.wake_all();
                 self.sleep(AFTER_ERROR);
             }
         }
@@ -130,15 +150,23 @@ impl Shared {
     fn watch(&self, mut watch: Watch) -> Result<()> {
         let mut pace = Pace::new(SHORTEST, LONGEST);
         let mut roll_call = Instant::now() + ROLL_CALL;
+        let mut looks = watches::Looks::default();
         while !self.stopped() {
             let wait = if watch.committed()? {
-                for (feed, shard) in watch.moved()? {
-                    self.hub.wake(feed, shard);
+                for place in watch.moved()? {
+                    self.hub.wake(&place);
+                }
+                let places = self.watches.watched();
+                for place in looks.look(&watch.connection, places)? {
+                    self.watches.wake(&place);
                 }
                 pace.busy()
             } else {
                 pace.idle()
             };
+            for place in looks.due() {
+                self.watches.wake(&place);
+            }
             if Instant::now() >= roll_call {
                 self.sleep_while_nobody_waits();
                 roll_call = Instant::now() + ROLL_CALL;
@@ -170,7 +198,7 @@ impl Shared {
         wishes.newcomer = false;
         drop(wishes);
         // Asked after the wish was cleared: who subscribes from now on wishes again.
-        if !self.hub.watched().is_empty() {
+        if !self.hub.watched().is_empty() || !self.watches.watched().is_empty() {
             return;
         }
         let wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);

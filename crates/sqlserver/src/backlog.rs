@@ -36,7 +36,7 @@ const NO_SNAPSHOT: u32 = 3952;
 pub(crate) struct Backlogs(Mutex<HashMap<String, Arc<Backlog>>>);
 
 impl Backlogs {
-    fn known(&self, leases: &str) -> Option<Arc<Backlog>> {
+    pub(crate) fn known(&self, leases: &str) -> Option<Arc<Backlog>> {
         let backlogs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         backlogs.get(leases).cloned()
     }

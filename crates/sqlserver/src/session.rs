@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use changefeed_core::{
-    Connections, Error, Kind, PageJoins, Result, Sightings, WakeHub, require_current,
+    Connections, Error, Kind, PageJoins, Result, Sightings, WakeHub, WatchPlace, require_current,
 };
 
 use crate::connect::Target;
@@ -50,6 +50,7 @@ impl Limit {
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) hub: WakeHub,
+    pub(crate) watches: WakeHub<WatchPlace>,
     pub(crate) joins: PageJoins,
     pub(crate) backlogs: backlog::Backlogs,
     pub(crate) walks: event_claim::Walks,

@@ -1,11 +1,16 @@
-//! Waking readers: the server announces nothing, so one look per few milliseconds, however many
-//! readers wait, finds the shards whose end has moved.
+//! Waking readers and watches: the server announces nothing, so one look per few milliseconds, however many
+//! wait, finds the shards whose end has moved, and another the watches that have something to do.
+
+mod watches;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use changefeed_core::{Feed, FeedId, Pace, Result, ShardId, Subscription, WakeStore};
+use changefeed_core::{
+    Error, Feed, FeedId, Pace, Result, ShardId, ShardPlace, Subscription, WakeStore, Watch,
+    WatchPlace,
+};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
@@ -34,7 +39,21 @@ impl Drop for Prober {
 
 impl WakeStore for SqlServerStore {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
-        let subscription = self.inner.known.hub.subscribe(feed.id, shard);
+        let subscription = self.inner.known.hub.subscribe((feed.id, shard));
+        self.begin_probing();
+        subscription
+    }
+
+    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
+        let subscription = (self.inner.known.watches).subscribe(WatchPlace::from(watch));
+        self.begin_probing();
+        subscription
+    }
+}
+
+impl SqlServerStore {
+    /// Somebody is about to wait.
+    fn begin_probing(&self) {
         let prober = &self.inner.prober;
         let mut task = prober.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(AbortHandle::is_finished) {
@@ -42,42 +61,39 @@ impl WakeStore for SqlServerStore {
             *task = Some(tokio::spawn(probing).abort_handle());
         }
         prober.newcomer.notify_one();
-        subscription
     }
 }
 
-type Ends = HashMap<(FeedId, ShardId), String>;
+type Ends = HashMap<ShardPlace, String>;
 
 /// Looks until the store is gone, and not at all while nobody waits.
 async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
     let mut pace = Pace::new(SHORTEST, LONGEST);
     let mut known = Ends::new();
+    let mut watches = watches::States::new();
     loop {
         let Some(inner) = store.upgrade() else { return };
-        let watched = inner.known.hub.watched();
-        if watched.is_empty() {
+        let shards = inner.known.hub.watched();
+        let places = inner.known.watches.watched();
+        if shards.is_empty() && places.is_empty() {
             known.clear();
+            watches.clear();
             drop(inner);
             newcomer.notified().await;
             continue;
         }
-        let wait = match look(&inner).await {
-            Ok(ends) => {
-                let mut moved = false;
-                for place in watched {
-                    let end = ends.get(&place).cloned().unwrap_or_default();
-                    let before = known.insert(place, end.clone());
-                    // One that was not looked at before may have missed something.
-                    if before.is_none_or(|before| before != end) {
-                        inner.known.hub.wake(place.0, place.1);
-                        moved = true;
-                    }
-                }
-                if moved { pace.busy() } else { pace.idle() }
-            }
+        let looked = async {
+            let read = !shards.is_empty() && look(&inner, shards, &mut known).await?;
+            let work = !places.is_empty() && watches::look(&inner, &places, &mut watches).await?;
+            Ok::<_, Error>(read || work)
+        };
+        let wait = match looked.await {
+            Ok(true) => pace.busy(),
+            Ok(false) => pace.idle(),
             Err(error) => {
                 tracing::warn!(%error, "cannot look for news");
                 inner.known.hub.wake_all();
+                inner.known.watches.wake_all();
                 Duration::from_millis(250)
             }
         };
@@ -89,8 +105,24 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
     }
 }
 
+/// Looks where the shards end, and wakes the readers of those that have moved. Returns whether there were any.
+async fn look(inner: &Inner, shards: Vec<ShardPlace>, known: &mut Ends) -> Result<bool> {
+    let ends = ends(inner).await?;
+    let mut moved = false;
+    for place in shards {
+        let end = ends.get(&place).cloned().unwrap_or_default();
+        let before = known.insert(place, end.clone());
+        // One that was not looked at before may have missed something.
+        if before.is_none_or(|before| before != end) {
+            inner.known.hub.wake(&place);
+            moved = true;
+        }
+    }
+    Ok(moved)
+}
+
 /// The end of every shard.
-async fn look(inner: &Inner) -> Result<Ends> {
+async fn ends(inner: &Inner) -> Result<Ends> {
     let look = async |session: &mut Session| {
         let ends = include_str!("sql/ends.sql");
         session.connection.query(ends, &[]).await

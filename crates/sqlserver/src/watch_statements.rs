@@ -25,7 +25,7 @@ pub(crate) const FILES: [(&str, &str); 5] = [
 
 /// Files with blanks, and parts of others.
 #[cfg(test)]
-pub(crate) const TEMPLATES: [&str; 30] = [
+pub(crate) const TEMPLATES: [&str; 31] = [
     "watch_changes_noted.sql",
     "watch_changes_tracked.sql",
     "watch_claim.sql",
@@ -39,6 +39,7 @@ pub(crate) const TEMPLATES: [&str; 30] = [
     "watch_load.sql",
     "watch_log.sql",
     "watch_look.sql",
+    "watch_look_all.sql",
     "watch_missed.sql",
     "watch_missed_function.sql",
     "watch_move.sql",
@@ -59,9 +60,10 @@ pub(crate) const TEMPLATES: [&str; 30] = [
 ];
 
 /// What is not the same where the server notes the changes, and what that is about.
-const DIFFERENT: [&str; 9] = [
+const DIFFERENT: [&str; 10] = [
     "leases",
     "look",
+    "look for all",
     "take",
     "move",
     "count",
@@ -130,6 +132,10 @@ fn of_table(table: Table, way: Way) -> Vec<(String, String)> {
         ("log", tracked.log_sql()),
         ("trigger", tracked.trigger_sql()),
         ("look", backlog.look_sql(take.owner)),
+        (
+            "look for all",
+            [0, 1].map(|n| backlog.look_all_sql(n)).join(" union all "),
+        ),
         ("take", backlog.take_sql(&take)),
         ("move", backlog.move_all_sql()),
         ("held", backlog.held_sql(take.owner)),

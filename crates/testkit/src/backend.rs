@@ -10,6 +10,7 @@ pub use sqlite::{SqliteBackend, SqliteSession};
 pub use sqlserver::{SqlServerBackend, SqlServerSession};
 
 use std::fmt;
+use std::hash::Hash;
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -377,7 +378,7 @@ pub async fn ids(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<i64> {
 }
 
 /// Whether news for a subscription comes within the time that news takes.
-pub async fn is_woken(waiter: &mut changefeed_core::Subscription) -> bool {
+pub async fn is_woken<P: Eq + Hash>(waiter: &mut changefeed_core::Subscription<P>) -> bool {
     tokio::time::timeout(Duration::from_secs(10), waiter.news())
         .await
         .is_ok()

@@ -205,6 +205,8 @@ macro_rules! conformance {
                 a_waiter_is_woken_for_its_own_shard_only
                 news_between_look_and_wait_is_not_missed
                 a_thousand_waiters_are_all_woken
+                a_watch_is_woken_by_every_change_of_its_table
+                a_watch_is_woken_by_its_own_table_only
             }
             ulids {
                 rows_are_read_in_the_order_of_their_ulids

@@ -19,6 +19,7 @@ mod secrets;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../http/serving.rs"]
 mod serving;
+mod watches;
 mod webhooks;
 
 changefeed_testkit::on_every_store! {
@@ -29,6 +30,9 @@ changefeed_testkit::on_every_store! {
         a_condition_over_http_calls_nothing
         a_feed_shows_no_table_of_ours_or_of_the_server
         an_impossible_port_is_refused_wherever_it_is_written
+    }
+    watches {
+        idle_watches_do_not_ask
     }
     webhooks {
         a_receiver_that_drops_used_connections_makes_no_dead_letters

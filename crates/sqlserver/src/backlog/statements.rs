@@ -30,8 +30,9 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn look_sql(&self, owner: &str) -> String {
-        let changes = match self.tracked.way {
+    /// Whether there are changes to be moved, as a condition.
+    fn changes_sql(&self) -> String {
+        match self.tracked.way {
             Way::Trigger => format!(
                 "exists (select 1 from changefeed.{} l with (readcommittedlock, readpast))",
                 self.tracked.log()
@@ -42,11 +43,26 @@ impl Backlog {
                  and t.tracked_version <> isnull(change_tracking_current_version(), -1))",
                 self.table_id()
             ),
-        };
+        }
+    }
+
+    /// One line of a look for many.
+    pub(crate) fn look_all_sql(&self, number: usize) -> String {
+        fill(
+            include_str!("../sql/watch_look_all.sql"),
+            &[
+                ("number", &number.to_string()),
+                ("changes", &self.changes_sql()),
+                ("leases", &self.leases),
+            ],
+        )
+    }
+
+    pub(crate) fn look_sql(&self, owner: &str) -> String {
         fill(
             include_str!("../sql/watch_look.sql"),
             &[
-                ("changes", &changes),
+                ("changes", &self.changes_sql()),
                 ("leases", &self.leases),
                 ("owner", &quote::literal(owner)),
             ],

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed_core::{After, ShardId};
+use changefeed_core::{After, BatchOutcome, ShardId};
 use tokio::task::JoinSet;
 
 use crate::backend::{Backend, is_woken};
+use crate::watching::{Scene, quick, spec, take, take_all};
 
 /// Another process writes and sweeps; this one only waits.
 pub async fn a_waiter_is_woken_by_a_commit_of_another_instance(backend: Arc<dyn Backend>) {
@@ -112,4 +113,72 @@ pub async fn a_thousand_waiters_are_all_woken(backend: Arc<dyn Backend>) {
         sum += id.unwrap();
     }
     assert_eq!(sum, 250 * (1 + 2 + 3));
+}
+
+/// The order of a worker: look, take, wait. Whatever is committed after the take wakes it, whoever moves it.
+pub async fn a_watch_is_woken_by_every_change_of_its_table(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    let other = scene.backend.store().await;
+    let also = scene.store.open_watch(&spec("g", "orders")).await.unwrap();
+    let mut waiter = scene.store.subscribe_watch(&scene.watch);
+    for id in 1..=10 {
+        waiter.look();
+        assert!(scene.take("me", &quick()).await.is_none());
+        let insert = format!("insert into orders values ({id}, 'x')");
+        scene.app.run(&insert).await;
+        if id % 2 == 0 {
+            // Another instance moves the change, for the other function and for this one.
+            assert!(take(&*other, &also, "other", &quick()).await.is_some());
+        }
+        assert!(is_woken(&mut waiter).await, "change {id} woke nobody");
+        waiter.look();
+        let batch = scene.take("me", &quick()).await;
+        let batch = batch.expect("what it was woken for");
+        scene.settle(&batch, BatchOutcome::Done).await;
+    }
+    // Nobody changes anything, but a change that has failed has to be tried again.
+    scene.app.run("delete from orders where id = 1").await;
+    let batch = scene.take("me", &quick()).await.unwrap();
+    let error = "not now".to_owned();
+    scene.settle(&batch, BatchOutcome::Failed { error }).await;
+    let again = async {
+        loop {
+            waiter.look();
+            if let Some(batch) = scene.take("me", &quick()).await {
+                return batch;
+            }
+            waiter.news().await;
+        }
+    };
+    let again = tokio::time::timeout(Duration::from_secs(60), again).await;
+    assert_eq!(again.expect("it is tried again").attempt, 2);
+}
+
+/// A busy neighbour costs an idle watch nothing, nor does a table that nobody watches.
+pub async fn a_watch_is_woken_by_its_own_table_only(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    for table in ["busy", "stranger"] {
+        let create = format!("create table {table} (id integer primary key, note text)");
+        scene.app.run(&create).await;
+    }
+    let busy = scene.store.open_watch(&spec("g", "busy")).await.unwrap();
+    let mut waiter = scene.store.subscribe_watch(&scene.watch);
+    let mut neighbour = scene.store.subscribe_watch(&busy);
+    // Not every time, but again and again: while the store could not look in time, everybody is woken.
+    for id in 1..1000 {
+        waiter.look();
+        neighbour.look();
+        for table in ["stranger", "busy"] {
+            let insert = format!("insert into {table} values ({id}, 'x')");
+            scene.app.run(&insert).await;
+        }
+        // The news of one look comes together, and in the next round at the latest.
+        assert!(is_woken(&mut neighbour).await, "change {id} woke nobody");
+        take_all(&*scene.store, &busy, &quick()).await;
+        let quiet = tokio::time::timeout(Duration::from_millis(20), waiter.news()).await;
+        if quiet.is_err() {
+            return;
+        }
+    }
+    panic!("an idle watch is woken by the changes of other tables");
 }

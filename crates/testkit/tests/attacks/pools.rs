@@ -297,10 +297,10 @@ fn a_frozen_server_process_costs_one_call() {
 }
 
 /// A process that is stopped until this is dropped.
-struct Frozen(rustix::process::Pid);
+pub(crate) struct Frozen(rustix::process::Pid);
 
 impl Frozen {
-    fn stop(pid: i32) -> Frozen {
+    pub(crate) fn stop(pid: i32) -> Frozen {
         let pid = rustix::process::Pid::from_raw(pid).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         Frozen(pid)

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use changefeed_core::{Kind, Take, WatchSpec};
-use changefeed_testkit::backend::{Backend, PostgresBackend};
+use changefeed_testkit::backend::{Backend, PostgresBackend, is_woken};
 use changefeed_testkit::events::everything;
-use changefeed_testkit::run;
 use changefeed_testkit::watching::{Scene, quick, spec, take_all};
+use changefeed_testkit::{eventually, run};
 use serde_json::Value;
+
+use crate::pools::Frozen;
 
 fn scene(case: impl AsyncFnOnce(Scene)) {
     run(async {
@@ -316,5 +318,77 @@ fn a_truncate_is_a_delete_of_every_row_unless_behind_a_snapshot() {
             writer.run("truncate t; commit").await;
             assert_eq!(handed(&scene, &spec).await, keys, "{isolation}");
         }
+    });
+}
+
+/// One session waits for commits on behalf of all watches. If it is stopped, changes come late, and none is
+/// lost; nor is one when its connection is cut.
+#[test]
+fn a_frozen_session_that_waits_for_commits_loses_nothing() {
+    scene(async |scene| {
+        let mut waiter = scene.store.subscribe_watch(&scene.watch);
+        let waiting = async || {
+            let rows = scene
+                .app
+                .query(
+                    "select pid::text from pg_stat_activity where datname = current_database() \
+                     and state = 'active' and query like 'call changefeed.await_commit%'",
+                )
+                .await
+                .unwrap();
+            rows.first().map(|row| row[0].clone().unwrap())
+        };
+        let pid = eventually("a session waits", waiting).await;
+        let frozen = Frozen::stop(pid.parse().unwrap());
+        for id in 1..=2 {
+            waiter.look();
+            let insert = format!("insert into orders values ({id}, 'x')");
+            scene.app.run(&insert).await;
+            let woken = async {
+                while scene.all(10).await.is_empty() {
+                    assert!(is_woken(&mut waiter).await, "change {id} woke nobody");
+                    waiter.look();
+                }
+            };
+            woken.await;
+        }
+        drop(frozen);
+        let pid = eventually("a session waits", waiting).await;
+        waiter.look();
+        let cut = format!("select pg_terminate_backend({pid})");
+        scene.app.run(&cut).await;
+        scene.app.run("insert into orders values (3, 'x')").await;
+        assert!(is_woken(&mut waiter).await, "change 3 woke nobody");
+        assert_eq!(scene.all(10).await.len(), 1);
+    });
+}
+
+/// A snapshot that is kept while the session sleeps would keep dead rows alive.
+#[test]
+fn waiting_for_commits_does_not_hold_back_vacuum() {
+    scene(async |scene| {
+        let _waiter = scene.store.subscribe_watch(&scene.watch);
+        let horizon = async || {
+            let rows = scene
+                .app
+                .query(
+                    "select backend_xmin::text, pg_snapshot_xmax(pg_current_snapshot())::text \
+                     from pg_stat_activity where datname = current_database() \
+                       and query like 'call changefeed.await_commit%'",
+                )
+                .await
+                .unwrap();
+            rows.into_iter().next()
+        };
+        let number = |text: &Option<String>| text.as_ref().map(|n| n.parse::<u64>().unwrap());
+        let row = eventually("a session waits", horizon).await;
+        let before = number(&row[1]);
+        scene.app.run("insert into orders values (1, 'x')").await;
+        // It moves on with the others, while nobody takes anything.
+        eventually("its snapshot is a new one", async || {
+            let row = horizon().await?;
+            (row[0].is_none() || number(&row[0]) > before).then_some(())
+        })
+        .await;
     });
 }
