@@ -21,7 +21,7 @@ mod watch;
 
 pub use backend::{Backend, connect, migration_script};
 pub use changefeed_core::*;
-pub use changefeed_engine::sinks::webhook::Target as WebhookTarget;
+pub use changefeed_engine::sinks::webhook::{Reach as WebhookReach, Target as WebhookTarget};
 pub use changefeed_engine::sinks::webhook::{
     Variables, WebhookClient, WebhookOptions, keep_secrets, without_secrets,
 };

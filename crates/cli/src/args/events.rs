@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use changefeed::{
     AllowedVariables, EventId, FeedName, Format, TriggerName, Variables, WebhookOptions,
+    WebhookReach,
 };
 use clap::{Subcommand, ValueEnum};
 
@@ -282,7 +283,14 @@ impl Deliver {
     /// How webhooks are spoken to.
     pub(crate) fn webhooks(&self) -> changefeed::Result<WebhookOptions> {
         Ok(WebhookOptions {
-            allow_private_addresses: !self.refuse_private_addresses,
+            reach: match (
+                self.refuse_private_addresses,
+                self.allow_link_local_addresses,
+            ) {
+                (true, _) => WebhookReach::Public,
+                (false, false) => WebhookReach::Private,
+                (false, true) => WebhookReach::Everything,
+            },
             variables: self.variables.clone().allowing(self.allowed()?),
             ..WebhookOptions::default()
         })
@@ -316,6 +324,10 @@ pub(crate) struct Deliver {
     /// Refuse webhooks at private, loopback and link-local addresses; for production
     #[arg(long)]
     pub(crate) refuse_private_addresses: bool,
+    /// Allow webhooks at link-local addresses and at those of cloud metadata services, which hand out
+    /// credentials of the machine
+    #[arg(long, conflicts_with = "refuse_private_addresses")]
+    pub(crate) allow_link_local_addresses: bool,
     /// An environment variable that definitions made over HTTP may name too, or a prefix of such
     /// variables, which ends in '_'; can be repeated
     #[arg(long, value_name = "NAME", default_value = AllowedVariables::DEFAULT, value_parser = variable)]

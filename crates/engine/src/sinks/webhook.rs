@@ -46,7 +46,8 @@ pub use placeholders::keep_secrets;
 pub use target::Target;
 pub use variables::Variables;
 
-use connector::{Connector, Reach};
+use connector::Connector;
+pub use connector::Reach;
 use log::Beginning;
 pub(crate) use trace::Trace;
 use wire::Ended;
@@ -64,9 +65,8 @@ const HEAD_LIMIT: usize = 64 * 1024;
 /// How a [`WebhookClient`] behaves.
 #[derive(Debug, Clone)]
 pub struct WebhookOptions {
-    /// Whether webhooks may have private, loopback, link-local and other addresses that are not
-    /// of the public internet. Judged is the address that is really connected to.
-    pub allow_private_addresses: bool,
+    /// Which addresses webhooks may have.
+    pub reach: Reach,
     /// How much of an answer's body is kept for the log, in bytes.
     pub response_limit: usize,
     /// How long a connection may take to be made, TLS included; a trigger's shorter timeout goes
@@ -87,7 +87,7 @@ pub struct WebhookOptions {
 impl Default for WebhookOptions {
     fn default() -> Self {
         WebhookOptions {
-            allow_private_addresses: true,
+            reach: Reach::default(),
             response_limit: 4 * 1024,
             connect_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_millis(1500),
@@ -162,16 +162,12 @@ struct Exchange {
 impl WebhookClient {
     /// A client. Its connections belong to the runtime of whoever sends.
     pub fn new(options: WebhookOptions) -> Result<Self> {
-        let reach = match options.allow_private_addresses {
-            true => Reach::Everything,
-            false => Reach::PublicAddresses,
-        };
         let roots: Vec<_> = options
             .root_certificates
             .into_iter()
             .map(Into::into)
             .collect();
-        let connector = Connector::new(reach, options.connect_timeout, &roots)?;
+        let connector = Connector::new(options.reach, options.connect_timeout, &roots)?;
         let keeping = |connections: usize| {
             Client::builder(TokioExecutor::new())
                 .pool_timer(TokioTimer::new())

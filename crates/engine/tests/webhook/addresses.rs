@@ -55,6 +55,27 @@ async fn private_addresses_are_refused_however_they_are_spelt() {
     assert_eq!(receiver.seen().connections, 0);
 }
 
+/// Whoever may define a trigger would be told the credentials of the machine.
+#[tokio::test]
+async fn metadata_services_are_refused_unless_they_are_allowed() {
+    let client = client();
+    for host in [
+        "169.254.169.254",
+        "0xa9fea9fe",
+        "169.254.170.2",
+        "[::ffff:169.254.169.254]",
+        "[fe80::1]",
+        "[fd00:ec2::254]",
+    ] {
+        let url = format!("http://{host}/latest/meta-data/");
+        let sent = client.send(&target(&url), &event()).await;
+        assert_eq!(sent.answer, Answer::None, "{url}");
+        let error = sent.attempt.error.unwrap();
+        let refused = error.contains("which changefeed is told not to call");
+        assert!(refused, "{url}: {error}");
+    }
+}
+
 #[tokio::test]
 async fn they_are_called_when_allowed() {
     let receiver = Receiver::start().await.unwrap();

@@ -6,7 +6,7 @@ use changefeed_core::{
     Delivery, Event, EventBits, EventId, Format, Header, LeasedEvent, Operation, Retry, Setting,
     TableName, TriggerId,
 };
-use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
+use changefeed_engine::sinks::webhook::{Reach, Target, Variables, WebhookClient, WebhookOptions};
 use serde_json::value::RawValue;
 
 /// Digits that neither a float nor a 64-bit integer could hold.
@@ -97,7 +97,7 @@ pub(crate) fn client() -> WebhookClient {
 /// A client that calls public addresses only.
 pub(crate) fn guarded() -> WebhookClient {
     WebhookClient::new(WebhookOptions {
-        allow_private_addresses: false,
+        reach: Reach::Public,
         ..WebhookOptions::default()
     })
     .unwrap()

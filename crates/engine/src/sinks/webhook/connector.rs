@@ -26,19 +26,26 @@ use super::wire::Noted;
 type BoxError = Box<dyn error::Error + Send + Sync>;
 type BoxFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
-/// Which addresses may be called.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reach {
+/// Which addresses webhooks may have. Judged is the address that is really connected to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Those of the public internet.
+    Public,
+    /// Private and loopback ones too, but none that is link-local or of a cloud's metadata service.
+    #[default]
+    Private,
+    /// Every address.
     Everything,
-    PublicAddresses,
 }
 
 impl Reach {
     fn check(self, address: IpAddr) -> Result<(), NoConnection> {
-        match (self, guard::refusal(address)) {
-            (Reach::PublicAddresses, Some(why)) => Err(NoConnection::Refused(address, why)),
-            _ => Ok(()),
-        }
+        let refusal = match self {
+            Reach::Public => guard::refusal(address),
+            Reach::Private => guard::link_local(address),
+            Reach::Everything => None,
+        };
+        refusal.map_or(Ok(()), |why| Err(NoConnection::Refused(address, why)))
     }
 }
 
@@ -171,7 +178,7 @@ mod tests {
     #[test]
     fn of_several_addresses_the_public_ones_are_called() {
         let resolved = ["10.0.0.1:0", "8.8.8.8:0", "[::1]:0"].map(|a| a.parse().unwrap());
-        let mut left = allowed(Reach::PublicAddresses, resolved.into_iter()).unwrap();
+        let mut left = allowed(Reach::Public, resolved.into_iter()).unwrap();
         assert_eq!(left.next(), Some(resolved[1]));
         assert_eq!(left.next(), None);
         let all = allowed(Reach::Everything, resolved.into_iter()).unwrap();
@@ -181,8 +188,13 @@ mod tests {
     #[test]
     fn a_name_with_private_addresses_only_is_refused() {
         let resolved = ["10.0.0.1:0", "[::1]:0"].map(|a| a.parse().unwrap());
-        let refused = allowed(Reach::PublicAddresses, resolved.into_iter()).unwrap_err();
+        let refused = allowed(Reach::Public, resolved.into_iter()).unwrap_err();
         assert!(matches!(refused, NoConnection::Refused(..)), "{refused}");
+        let link_local = ["169.254.169.254:0"].map(|a| a.parse().unwrap());
+        let refused = allowed(Reach::default(), link_local.into_iter()).unwrap_err();
+        assert!(matches!(refused, NoConnection::Refused(..)), "{refused}");
+        assert!(allowed(Reach::default(), resolved.into_iter()).is_ok());
+        assert!(allowed(Reach::Everything, link_local.into_iter()).is_ok());
         let nothing = allowed(Reach::Everything, std::iter::empty()).unwrap_err();
         assert!(matches!(nothing, NoConnection::Unresolved(_)), "{nothing}");
     }

@@ -1,4 +1,6 @@
-//! Which addresses a webhook must not have when private addresses are refused.
+//! Which addresses a webhook must not have: those of a cloud's metadata service, which hands out the
+//! machine's credentials, and other link-local ones unless the operator allows them; all that are not of the
+//! public internet where private addresses are refused.
 //!
 //! Whoever may define a trigger chooses a URL that *we* connect to, from inside our network. The
 //! guard therefore judges the address that a connection is made to, after the name was resolved:
@@ -6,6 +8,36 @@
 //! an address, come out as what they are.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Why an address is refused even where private ones are not: it is link-local, or known to be that of a
+/// metadata service.
+pub(super) fn link_local(address: IpAddr) -> Option<&'static str> {
+    const METADATA: &str = "the address of a metadata service";
+    let v4 = |address: Ipv4Addr| match address.octets() {
+        [169, 254, ..] => Some("a link-local address"),
+        // Azure, Alibaba, Oracle.
+        [168, 63, 129, 16] | [100, 100, 100, 200] | [192, 0, 0, 192] => Some(METADATA),
+        _ => None,
+    };
+    let embedded = |high: u16, low: u16| {
+        let [a, b] = high.to_be_bytes();
+        let [c, d] = low.to_be_bytes();
+        v4(Ipv4Addr::new(a, b, c, d))
+    };
+    match address {
+        IpAddr::V4(address) => v4(address),
+        IpAddr::V6(address) => match address.segments() {
+            [0xfe80..=0xfebf, ..] => Some("a link-local address"),
+            // AWS, Google.
+            [0xfd00, 0x0ec2, ..] | [0xfd20, 0x00ce, ..] => Some(METADATA),
+            // Spellings of an IPv4 address.
+            [0, 0, 0, 0, 0, 0 | 0xffff, high, low]
+            | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+            | [0x2002, high, low, ..] => embedded(high, low),
+            _ => None,
+        },
+    }
+}
 
 /// Why an address is refused; `None` if it is one of the public internet.
 pub(super) fn refusal(address: IpAddr) -> Option<&'static str> {
@@ -113,6 +145,38 @@ mod tests {
             "ff02::1",
         ] {
             assert!(refusal(address.parse().unwrap()).is_some(), "{address}");
+        }
+    }
+
+    #[test]
+    fn metadata_services_are_known_however_they_are_spelt() {
+        for address in [
+            "169.254.169.254",
+            "169.254.170.2",
+            "168.63.129.16",
+            "100.100.100.200",
+            "192.0.0.192",
+            "fe80::1",
+            "fd00:ec2::254",
+            "fd20:ce::254",
+            "::ffff:169.254.169.254",
+            "::169.254.169.254",
+            "64:ff9b::169.254.169.254",
+            "2002:a9fe:a9fe::1",
+        ] {
+            let address = address.parse().unwrap();
+            assert!(link_local(address).is_some(), "{address}");
+            assert!(refusal(address).is_some(), "{address}");
+        }
+        for address in [
+            "127.0.0.1",
+            "10.0.0.1",
+            "192.168.1.1",
+            "8.8.8.8",
+            "::1",
+            "fd12::1",
+        ] {
+            assert_eq!(link_local(address.parse().unwrap()), None, "{address}");
         }
     }
 
