@@ -52,8 +52,26 @@ impl Encoded {
         }
     }
 
+    /// A page that was not read.
+    pub(crate) fn nothing(after: After) -> Self {
+        Encoded {
+            text: String::new(),
+            changes: Vec::new(),
+            next: after,
+            more: true,
+            json: OnceLock::new(),
+            ndjson: OnceLock::new(),
+            events: OnceLock::new(),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// How large its changes are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.text.len()
     }
 
     /// Where to go on.

@@ -14,11 +14,13 @@ mod client;
 mod connections;
 mod definitions;
 mod frozen;
+mod pages;
 mod protocols;
 mod secrets;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "../http/serving.rs"]
 mod serving;
+mod standby;
 mod watches;
 mod webhooks;
 
@@ -30,6 +32,10 @@ changefeed_testkit::on_every_store! {
         a_condition_over_http_calls_nothing
         a_feed_shows_no_table_of_ours_or_of_the_server
         an_impossible_port_is_refused_wherever_it_is_written
+    }
+    pages {
+        a_feed_of_large_rows_is_read_in_pages_that_fit_into_memory
+        a_consumer_cannot_be_put_where_nothing_is_left
     }
     watches {
         idle_watches_do_not_ask

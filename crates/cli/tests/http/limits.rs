@@ -11,8 +11,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::client::{get, request};
-use crate::reading::{CHANGES, waits};
-use crate::serving::{Serving, changefeed, orders, shop};
+use crate::reading::CHANGES;
+use crate::serving::{Serving, changefeed, orders, shop, waits};
 
 fn case(case: impl AsyncFnOnce(Arc<dyn Backend>)) {
     run(async {

@@ -78,7 +78,7 @@ pub(crate) async fn both_versions_are_spoken_at_one_address(backend: Arc<dyn Bac
     // Long polling, as the drafts have it.
     let path = format!("/feeds/orders/events?token={token}&partition=1&cursor={cursor}&wait=20000");
     let (page, ()) = tokio::join!(serving.get(path), async {
-        crate::reading::waits(&serving, 1).await;
+        crate::serving::waits(&serving, 1).await;
         let app = backend.session().await;
         app.run("insert into orders values (7, 1, 'x')").await;
     });

@@ -7,7 +7,7 @@ use changefeed_testkit::backend::Backend;
 use tokio::task::JoinSet;
 
 use crate::client::{get, request};
-use crate::serving::shop;
+use crate::serving::{shop, waits};
 
 pub(crate) const CHANGES: &str = "/api/feeds/orders/shards/1/changes";
 
@@ -84,16 +84,6 @@ pub(crate) async fn a_long_poll_is_answered_as_soon_as_there_is_something(
     assert_eq!(page["changes"][0]["row"]["id"], 1);
     let took = began.elapsed();
     assert!(took < Duration::from_secs(5), "it took {took:?}");
-}
-
-/// Waits until so many clients wait.
-pub(crate) async fn waits(serving: &crate::serving::Serving, clients: usize) {
-    let wanted = format!("changefeed_http_waiting {clients}.0");
-    changefeed_testkit::eventually(&wanted, || async {
-        let metrics = serving.get("/metrics").await.body;
-        metrics.contains(&wanted).then_some(())
-    })
-    .await;
 }
 
 pub(crate) async fn a_wait_for_nothing_ends_with_an_empty_page(backend: Arc<dyn Backend>) {

@@ -85,3 +85,13 @@ pub(crate) async fn orders(backend: &Arc<dyn Backend>) -> String {
     out(&url, &create.split(' ').collect::<Vec<_>>());
     url
 }
+
+/// Waits until so many clients wait.
+pub(crate) async fn waits(serving: &Serving, clients: usize) {
+    let wanted = format!("changefeed_http_waiting {clients}.0");
+    changefeed_testkit::eventually(&wanted, || async {
+        let metrics = serving.get("/metrics").await.body;
+        metrics.contains(&wanted).then_some(())
+    })
+    .await;
+}

@@ -9,8 +9,8 @@ use changefeed_testkit::process::terminate;
 use serde_json::Value;
 
 use crate::client::{Event, Open, get, request};
-use crate::reading::{CHANGES, waits};
-use crate::serving::{Serving, orders, shop};
+use crate::reading::CHANGES;
+use crate::serving::{Serving, orders, shop, waits};
 
 async fn stream(serving: &Serving, path: &str, last: Option<&str>) -> Open {
     let mut request = get(path).header("accept", "text/event-stream");

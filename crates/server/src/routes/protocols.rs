@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::{After, Feed, MAX_PAGE, ShardId};
+use changefeed::{After, Feed, MAX_PAGE, PAGE_BYTES, ShardId};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -26,6 +26,9 @@ use crate::pages::Encoded;
 use crate::problem::Problem;
 
 const DEFAULT_PAGE: usize = 1000;
+/// The bytes of the changes in an answer of version 1, and how much room must be left for another page.
+const ROOM: usize = PAGE_BYTES as usize;
+const WORTH_READING: usize = ROOM / 8;
 
 /// What these protocols answer when something is wrong: plain text.
 pub(crate) struct Refused {
@@ -197,10 +200,23 @@ async fn version_1(
     }
     // The hint is for all partitions together.
     let limit = (query.page()? / wanted.len()).max(1);
-    let mut pages = Vec::new();
+    // Pages are bounded by bytes, and so are all of them together: those that find no room stay where they
+    // are. Each answer begins with another partition, so that every one has its turn.
+    let begin = fastrand::usize(..wanted.len());
+    wanted.rotate_left(begin);
+    let (mut pages, mut room) = (Vec::new(), ROOM);
     for (partition, shard, after) in &wanted {
-        let page = app.reads.read(feed, *shard, *after, limit).await;
-        pages.push((*partition, page.map_err(Problem::from)?));
+        let mut page = Arc::new(Encoded::nothing(*after));
+        // Who begins at the end is told where that is.
+        if room > WORTH_READING || *after == After::Last {
+            let read = app.reads.read(feed, *shard, *after, limit).await;
+            let read = read.map_err(Problem::from)?;
+            if read.bytes() <= room || room == ROOM {
+                page = read;
+            }
+        }
+        room = room.saturating_sub(page.bytes());
+        pages.push((*partition, page));
     }
     let wait = query.wait()?;
     if !wait.is_zero() && pages.iter().all(|(_, page)| page.is_empty()) {
@@ -223,6 +239,7 @@ async fn version_1(
             place.1 = page;
         }
     }
+    pages.sort_by_key(|(partition, _)| *partition);
     let mut text = String::new();
     for (partition, page) in &pages {
         for (_, change) in page.changes() {

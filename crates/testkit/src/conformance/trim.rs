@@ -100,6 +100,16 @@ pub async fn a_cursor_behind_the_trimmed_part_is_expired(backend: Arc<dyn Backen
         .await
         .unwrap();
     assert_eq!(page.changes.len(), 10);
+    // A consumer that comes late with what it has read is not refused here (the command and HTTP read
+    // first), but everybody can see that it has lost something.
+    let late = "late".parse().unwrap();
+    store
+        .store_cursor(&late, &feed, ShardId(0), None, at(9))
+        .await
+        .unwrap();
+    for known in store.consumers().await.unwrap() {
+        assert_eq!(known.expired, known.name == late, "{known:?}");
+    }
     // What was trimmed cannot come back under its number.
     let words = backend.words();
     let again = words.publish_old(37, 0, 999, DEFAULT_START - 1);

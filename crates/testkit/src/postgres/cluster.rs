@@ -63,7 +63,25 @@ impl Cluster {
         std::fs::rename(new, file).unwrap();
     }
 
-    fn make(clock: Option<PathBuf>) -> Self {
+    /// Makes and starts a hot standby of this server: it gets everything a moment later, and can be read.
+    pub fn start_standby(&self) -> Self {
+        let mut standby = Self::place(None);
+        let data = standby.data();
+        finish(
+            standby
+                .command("pg_basebackup")
+                .args(["-h", "127.0.0.1", "-U", "tester", "-R", "--no-sync"])
+                .args(["-X", "stream", "-c", "fast", "-p", &self.port.to_string()])
+                .arg("-D")
+                .arg(&data),
+        )
+        .unwrap_or_else(|output| panic!("pg_basebackup failed:\n{output}"));
+        standby.start_somewhere();
+        standby
+    }
+
+    /// A place for a server.
+    fn place(clock: Option<PathBuf>) -> Self {
         let user = server_user();
         let dir = tempfile::Builder::new()
             .prefix("changefeed-pg.")
@@ -74,13 +92,17 @@ impl Cluster {
             chown(&dir, Some(uid), Some(gid)).unwrap();
         }
         let watchdog = watchdog(&dir, user);
-        let mut cluster = Cluster {
+        Cluster {
             dir,
             port: 0,
             user,
             clock,
             watchdog,
-        };
+        }
+    }
+
+    fn make(clock: Option<PathBuf>) -> Self {
+        let mut cluster = Self::place(clock);
         cluster.set_clock(0);
         let data = cluster.data();
         finish(
@@ -97,21 +119,32 @@ impl Cluster {
             .open(data.join("postgresql.conf"))
             .and_then(|mut conf| conf.write_all(SETTINGS.as_bytes()))
             .unwrap();
+        cluster.start_somewhere();
+        cluster
+    }
+
+    /// Starts it on a port that nobody uses.
+    fn start_somewhere(&mut self) {
         for attempt in 1.. {
-            cluster.port = free_port();
-            match cluster.try_start() {
+            self.port = free_port();
+            match self.try_start() {
                 Ok(()) => break,
                 // Somebody else took the port since we looked.
                 Err(_) if attempt < 5 => {}
                 Err(output) => panic!("PostgreSQL did not start:\n{output}"),
             }
         }
-        cluster
     }
 
     /// The address of its first database, as its superuser.
     pub fn url(&self) -> String {
         format!("postgres://tester@127.0.0.1:{}/postgres", self.port)
+    }
+
+    /// The same database of this server as that address names on another one.
+    pub fn url_like(&self, url: &str) -> String {
+        let database = url.rsplit('/').next().unwrap();
+        format!("postgres://tester@127.0.0.1:{}/{database}", self.port)
     }
 
     /// The process id of the server.
