@@ -169,3 +169,64 @@ fn promise_11_a_database_that_crashes_is_told_of_and_streams_go_on() {
         assert!(serving.process.ended().is_none());
     });
 }
+
+/// Whether an instance says that it sweeps, and who holds the lease by the same answer.
+async fn leadership(serving: &Serving) -> Option<(bool, Vec<String>)> {
+    let metrics = serving.get("/metrics").await.body;
+    let value = |line: &str| line.ends_with(" 1") || line.ends_with(" 1.0");
+    let leads = metrics
+        .lines()
+        .find(|line| line.starts_with("changefeed_sweep_leader{"))?;
+    let holders = metrics
+        .lines()
+        .filter(|line| line.starts_with("changefeed_lease_held{"))
+        .filter(|line| line.contains("lease=\"sweep/0\"") && value(line))
+        .map(|line| line.split("owner=\"").nth(1).unwrap())
+        .map(|rest| rest.split('"').next().unwrap().to_owned());
+    Some((value(leads), holders.collect()))
+}
+
+/// What an instance believed of itself, and what the database said, were two things.
+#[test]
+fn who_sweeps_is_said_by_the_lease_and_by_nothing_else() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        let (url, first) = shop(&backend, &[]).await;
+        let its_owner = eventually("the first leads", || async {
+            match leadership(&first).await? {
+                (true, holders) => Some(holders),
+                (false, _) => None,
+            }
+        })
+        .await;
+        assert_eq!(its_owner.len(), 1);
+        let second = Serving::start(&url, &[]);
+        let agree = |(leads, holders): &(bool, Vec<String>)| {
+            assert!(holders.len() <= 1, "{holders:?}");
+            let another = holders.first().is_some_and(|h| *h != its_owner[0]);
+            assert_eq!(*leads, another, "the second, of {holders:?}");
+        };
+        // It stands by until the first is silent for too long.
+        eventually("the second knows who leads", || async {
+            let seen = leadership(&second).await?;
+            agree(&seen);
+            (!seen.1.is_empty()).then_some(())
+        })
+        .await;
+        first.process.freeze();
+        eventually("the second leads", || async {
+            let seen = leadership(&second).await?;
+            agree(&seen);
+            seen.0.then_some(())
+        })
+        .await;
+        // One that wakes up may still show what it saw last, but not half of it.
+        first.process.thaw();
+        eventually("the first stands by", || async {
+            let (leads, holders) = leadership(&first).await?;
+            assert_eq!(leads, holders == its_owner, "the first, of {holders:?}");
+            (!leads && !holders.is_empty()).then_some(())
+        })
+        .await;
+    });
+}
