@@ -206,7 +206,14 @@ impl Changefeed {
 
     /// Has events delivered again. Returns how many.
     pub async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
-        self.store().redeliver(which).await
+        self.redeliver_once(which, Uuid::from_u128(fastrand::u128(..)))
+            .await
+    }
+
+    /// The same for a caller who repeats a call whose outcome is unknown: what was done with the same
+    /// key is not done again. Keys are remembered for a day.
+    pub async fn redeliver_once(&self, which: &Redelivery, key: Uuid) -> Result<u64> {
+        self.store().redeliver(which, key).await
     }
 
     /// Removes a batch of old events.

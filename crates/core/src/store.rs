@@ -279,9 +279,9 @@ pub trait EventStore: Send + Sync {
     async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>>;
 
     /// Has events delivered again, from the first attempt on. Returns how many. One that waits for
-    /// its first attempt already is left as it is, so that repeating a call changes nothing until
-    /// there was an attempt.
-    async fn redeliver(&self, which: &Redelivery) -> Result<u64>;
+    /// its first attempt already is left as it is. Who repeats a call whose outcome is unknown gives
+    /// it the same key: what was done is not done again but only told, and what was not is done.
+    async fn redeliver(&self, which: &Redelivery, key: Uuid) -> Result<u64>;
 
     /// Removes at most `batch` events of a trigger (of every trigger, dropped ones included, if
     /// none is given) with their attempts. What a consumer of the trigger's feed has not read is

@@ -3,7 +3,7 @@
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
     EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
-    TriggerState, session_json, trace_json,
+    TriggerState, Uuid, fill, session_json, trace_json,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -66,7 +66,7 @@ impl Session {
         Ok((event.event.id == id).then_some((event, attempts?)))
     }
 
-    pub(crate) async fn redeliver_one(&self, id: EventId) -> Result<u64> {
+    pub(crate) async fn redeliver_one(&self, id: EventId, key: Uuid) -> Result<u64> {
         let unknown = || {
             Error::not_found(format!("there is no event {id}"))
                 .advise("`changefeed event list` shows the events")
@@ -76,7 +76,7 @@ impl Session {
         let row = client
             .query_opt(
                 include_str!("sql/event_redeliver_one.sql"),
-                &[&change_id, &bits.stored()],
+                &[&change_id, &bits.stored(), &key],
             )
             .await
             .map_err(db)?
@@ -98,43 +98,41 @@ impl Session {
         Ok(1)
     }
 
-    pub(crate) async fn redeliver_matching(&self, filter: &EventFilter) -> Result<u64> {
+    pub(crate) async fn redeliver_matching(&self, filter: &EventFilter, key: Uuid) -> Result<u64> {
         let client = &**self;
         require_trigger(&**client, filter).await?;
-        // From the newest to the oldest, once: what fails again at once is not taken up again.
-        let mut filter = filter.clone();
-        let mut total = 0;
+        // From the newest to the oldest, once: what fails again at once is not taken up again. How far
+        // that is, is kept with the key.
+        let first = filter.before.unwrap_or(i64::MAX);
+        let sql = include_str!("sql/event_redeliver_begin.sql");
+        client.execute(sql, &[&key, &first]).await.map_err(db)?;
         loop {
+            let known =
+                "select r.change_id, r.bits from changefeed.event_request r where r.key = $1";
+            let row = client.query_one(known, &[&key]).await.map_err(db)?;
+            let (reached, count): (i64, i64) = (row.get(0), row.get(1));
+            if reached == 0 {
+                return Ok(u64::try_from(count).unwrap_or(0));
+            }
+            let filter = EventFilter {
+                before: Some(reached),
+                ..filter.clone()
+            };
             let mut matching = Matching::new(&filter);
-            let sql = format!(
-                "with picked as materialized ( \
-                     select e.ctid as place, e.change_id from changefeed.event e \
-                     join changefeed.event_trigger t on t.trigger_id = e.trigger_id \
-                         and t.dropped_at is null \
-                     where e.state <> 'p' and {} order by e.change_id desc limit {} \
-                     for update of e skip locked), \
-                 done as ( \
-                     update changefeed.event e \
-                     set state = 'p', due_at = (select changefeed.noted_time()), tries = 0, \
-                         cut_off = 0, \
-                         generation = e.generation + 1, locked_by = null, \
-                         order_key = coalesce(e.order_key, e.change_id) \
-                     where e.ctid = any (array(select p.place from picked p)) \
-                     returning 1) \
-                 select (select count(*) from done), min(p.change_id) from picked p",
-                matching.conditions(),
-                matching.bind(REDELIVER_BATCH),
-            );
-            let row = client
-                .query_one(&sql, &matching.parameters())
+            let conditions = matching.conditions();
+            let limit = matching.bind(REDELIVER_BATCH);
+            let (key, reached) = (matching.bind(key), matching.bind(reached));
+            let places = [
+                ("matching", conditions.as_str()),
+                ("limit", &limit),
+                ("key", &key),
+                ("reached", &reached),
+            ];
+            let sql = fill(include_str!("sql/event_redeliver.sql"), &places);
+            client
+                .execute(&sql, &matching.parameters())
                 .await
                 .map_err(db)?;
-            drop(matching);
-            total += u64::try_from(row.get::<_, i64>(0)).unwrap_or(0);
-            match row.get::<_, Option<i64>>(1) {
-                Some(last) => filter.before = Some(last),
-                None => return Ok(total),
-            }
         }
     }
 

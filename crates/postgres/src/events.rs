@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use changefeed_core::{EventClaim, Finished, Redelivery, Result, Verdict};
+use changefeed_core::{EventClaim, Finished, Redelivery, Result, Uuid, Verdict};
 use serde_json::value::RawValue;
 
 use crate::encoding::{ascii_json, ascii_text};
@@ -127,10 +127,10 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+    pub(crate) async fn redeliver(&self, which: &Redelivery, key: Uuid) -> Result<u64> {
         match which {
-            Redelivery::Event(id) => self.redeliver_one(*id).await,
-            Redelivery::Matching(filter) => self.redeliver_matching(filter).await,
+            Redelivery::Event(id) => self.redeliver_one(*id, key).await,
+            Redelivery::Matching(filter) => self.redeliver_matching(filter, key).await,
         }
     }
 }

@@ -301,8 +301,8 @@ impl EventStore for PostgresStore {
         self.call(Limit::BRIEF, async |s| s.event(id).await).await
     }
 
-    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
-        self.call(Limit::ADMIN, async |s| s.redeliver(which).await)
+    async fn redeliver(&self, which: &Redelivery, key: Uuid) -> Result<u64> {
+        self.call(Limit::ADMIN, async |s| s.redeliver(which, key).await)
             .await
     }
 

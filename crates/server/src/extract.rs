@@ -7,6 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
+use changefeed::Uuid;
 use serde::de::DeserializeOwned;
 
 use crate::problem::{Answer, Problem};
@@ -40,6 +41,26 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
             .advise("add the header 'Content-Type: application/json'"));
         }
         parse(&body).map(Body)
+    }
+}
+
+/// The key of a request that may be repeated, if it has one.
+pub(crate) struct IdempotencyKey(pub(crate) Option<Uuid>);
+
+impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let Some(key) = parts.headers.get("idempotency-key") else {
+            return Ok(IdempotencyKey(None));
+        };
+        // The draft standard writes it as a quoted string.
+        let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
+        match text.parse() {
+            Ok(key) => Ok(IdempotencyKey(Some(key))),
+            Err(_) => Err(Problem::invalid("the Idempotency-Key is not a UUID")
+                .advise("make one for each request, and repeat a request with its own")),
+        }
     }
 }
 

@@ -201,7 +201,7 @@ passing! { EventStore {
     renew_events(held: &[EventClaim], lease: Duration) -> Vec<EventClaim>;
     events(filter: &EventFilter, limit: usize) -> Vec<LoggedEvent>;
     event(id: EventId) -> Option<(LoggedEvent, Vec<LoggedAttempt>)>;
-    redeliver(which: &Redelivery) -> u64;
+    redeliver(which: &Redelivery, key: Uuid) -> u64;
     clean_up_events(trigger: Option<&EventTrigger>, what: CleanUp, batch: usize) -> Cleaned;
     trigger_states() -> Vec<TriggerState>;
 }

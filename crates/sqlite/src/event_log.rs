@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus, Kind,
     LoggedAttempt, LoggedEvent, Operation, Outcome, Result, TableName, TriggerId, TriggerName,
-    TriggerState, crash_point,
+    TriggerState, Uuid, crash_point,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
@@ -250,12 +250,15 @@ fn milliseconds(time: SystemTime) -> i64 {
 }
 
 /// Has one event delivered again.
-pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
+pub(crate) fn redeliver_one(tx: &Connection, id: EventId, key: Uuid) -> Result<()> {
     let unknown = || {
         Error::not_found(format!("there is no event {id}"))
             .advise("`changefeed event list` shows the events")
     };
     let (change_id, bits) = id.parts().ok_or_else(unknown)?;
+    if request(tx, key)?.is_some() {
+        return Ok(());
+    }
     let (lease_owner, held, tries, dropped): (Option<String>, Option<bool>, u32, bool) = tx
         .query_row(
             "select e.lease_owner, \
@@ -286,7 +289,7 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
         record_cut_off(tx, change_id, tries, &owner)?;
     }
     note_time(tx)?;
-    // Unless it waits for its first attempt already: this may be a call that is repeated.
+    // Unless it waits for its first attempt already.
     tx.execute(
         concat!(
             include_str!("../sql/event_again.sql"),
@@ -296,12 +299,66 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId) -> Result<()> {
         [change_id],
     )
     .explained()?;
+    note_request(tx, key, change_id, bits.stored())
+}
+
+/// What was noted with the key of a request: an event and its bits; of a redelivery of many how far it
+/// has come, 0 at the end, and how many it were.
+pub(crate) fn request(tx: &Connection, key: Uuid) -> Result<Option<(i64, i64)>> {
+    tx.prepare_cached("select change_id, bits from changefeed_event_request where key = ?1")
+        .and_then(|mut s| {
+            s.query_row([key.to_string()], |row| Ok((row.get(0)?, row.get(1)?)))
+                .optional()
+        })
+        .explained()
+}
+
+/// Notes it, and forgets those of more than a day ago.
+pub(crate) fn note_request(tx: &Connection, key: Uuid, change_id: i64, bits: i64) -> Result<()> {
+    let now = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
+    tx.execute(
+        &format!("delete from changefeed_event_request where created_at < {now} - 86400000"),
+        [],
+    )
+    .explained()?;
+    tx.execute(
+        &format!(
+            "insert into changefeed_event_request (key, change_id, bits, created_at) \
+             values (?1, ?2, ?3, {now}) \
+             on conflict (key) do update set change_id = excluded.change_id, bits = excluded.bits"
+        ),
+        params![key.to_string(), change_id, bits],
+    )
+    .explained()?;
     Ok(())
+}
+
+/// Has the next of the events of a filter delivered again, behind those of the last batch with the same
+/// key. Returns how many it were in all when that was the end.
+pub(crate) fn redeliver_batch(
+    tx: &Connection,
+    filter: &EventFilter,
+    key: Uuid,
+) -> Result<Option<u64>> {
+    let (reached, before) = request(tx, key)?.unwrap_or((i64::MAX, 0));
+    let told = u64::try_from(before).unwrap_or(0);
+    if reached == 0 {
+        return Ok(Some(told));
+    }
+    let filter = EventFilter {
+        before: Some(filter.before.unwrap_or(i64::MAX).min(reached)),
+        ..filter.clone()
+    };
+    let (count, last) = redeliver_next(tx, &filter)?;
+    let all = told + count;
+    let stored = i64::try_from(all).unwrap_or(i64::MAX);
+    note_request(tx, key, last.unwrap_or(0), stored)?;
+    Ok(last.is_none().then_some(all))
 }
 
 /// Has the next of the events of a filter delivered again. Returns how many, and behind which one
 /// to go on.
-pub(crate) fn redeliver_batch(tx: &Connection, filter: &EventFilter) -> Result<(u64, Option<i64>)> {
+fn redeliver_next(tx: &Connection, filter: &EventFilter) -> Result<(u64, Option<i64>)> {
     let statuses = match filter.status {
         None => FINISHED.to_vec(),
         // They are waiting for an attempt anyway.

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Event, EventBits, EventClaim, EventFilter, EventId, EventStatus,
     EventStore, EventTrigger, Finished, LeasedEvent, LoggedAttempt, LoggedEvent, Operation,
-    Outcome, Redelivery, Result, TableName, TriggerId, TriggerName, TriggerState, Verdict, Wanted,
-    crash_point, cut_off_by,
+    Outcome, Redelivery, Result, TableName, TriggerId, TriggerName, TriggerState, Uuid, Verdict,
+    Wanted, crash_point, cut_off_by,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
@@ -190,32 +190,25 @@ impl EventStore for SqliteStore {
         self.reading(move |tx| event_log::show(tx, id)).await
     }
 
-    async fn redeliver(&self, which: &Redelivery) -> Result<u64> {
+    async fn redeliver(&self, which: &Redelivery, key: Uuid) -> Result<u64> {
         let count = match which {
             Redelivery::Event(id) => {
                 let id = *id;
-                self.writing(move |tx| event_log::redeliver_one(tx, id))
+                self.writing(move |tx| event_log::redeliver_one(tx, id, key))
                     .await?;
                 1
             }
-            Redelivery::Matching(filter) => {
-                // In batches, so that writers need not wait for a long one; each goes on behind
-                // the one before, or what fails again quickly would never come to an end.
-                let mut filter = filter.clone();
-                let mut count = 0;
-                loop {
-                    let step = filter.clone();
-                    let (more, last) = self
-                        .writing(move |tx| event_log::redeliver_batch(tx, &step))
-                        .await?;
-                    count += more;
-                    match last {
-                        Some(last) => filter.before = Some(last),
-                        None => break,
-                    }
+            // In batches, so that writers need not wait for a long one; each goes on behind the one
+            // before, or what fails again quickly would never come to an end.
+            Redelivery::Matching(filter) => loop {
+                let filter = filter.clone();
+                let done = self
+                    .writing(move |tx| event_log::redeliver_batch(tx, &filter, key))
+                    .await?;
+                if let Some(count) = done {
+                    break count;
                 }
-                count
-            }
+            },
         };
         self.announce();
         Ok(count)

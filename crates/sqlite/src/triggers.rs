@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::error::Explain;
 use crate::event_capture::{self, Plan};
 use crate::inspect::Table;
-use crate::{SqliteStore, capture_follow, event_backfill, event_follow, feeds};
+use crate::{SqliteStore, capture_follow, event_backfill, event_follow, event_log, feeds};
 
 #[async_trait]
 impl TriggerStore for SqliteStore {
@@ -312,24 +312,9 @@ pub(crate) fn pause(tx: &Connection, trigger: &EventTrigger, reason: Option<&str
 }
 
 fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str, key: Uuid) -> Result<EventId> {
-    let now = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
-    let key = key.to_string();
-    let before: Option<(i64, i64)> = tx
-        .query_row(
-            "select change_id, bits from changefeed_event_request where key = ?1",
-            [&key],
-            |row| Ok((row.get(0)?, row.get(1)?)),
-        )
-        .optional()
-        .explained()?;
-    if let Some((change_id, bits)) = before {
+    if let Some((change_id, bits)) = event_log::request(tx, key)? {
         return Ok(EventId::new(change_id, EventBits::new(bits)));
     }
-    tx.execute(
-        &format!("delete from changefeed_event_request where created_at < {now} - 86400000"),
-        [],
-    )
-    .explained()?;
     let trigger = current(tx, trigger)?;
     let definition = &trigger.definition;
     if !definition.capture.manual {
@@ -360,14 +345,7 @@ fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str, key: Uuid) -> 
             |row| row.get(0),
         )
         .explained()?;
-    tx.execute(
-        &format!(
-            "insert into changefeed_event_request (key, change_id, bits, created_at) \
-             values (?1, ?2, ?3, {now})"
-        ),
-        params![key, change_id, bits],
-    )
-    .explained()?;
+    event_log::note_request(tx, key, change_id, bits)?;
     Ok(EventId::new(change_id, EventBits::new(bits)))
 }
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
     EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
-    TriggerState, fill, session_json, trace_json,
+    TriggerState, Uuid, fill, session_json, trace_json,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -55,7 +55,7 @@ impl Session {
         Ok((event.event.id == id).then(|| (event, attempts.iter().map(attempt).collect())))
     }
 
-    pub(crate) async fn redeliver_one(&mut self, id: EventId) -> Result<u64> {
+    pub(crate) async fn redeliver_one(&mut self, id: EventId, key: Uuid) -> Result<u64> {
         let unknown = || {
             Error::not_found(format!("there is no event {id}"))
                 .advise("`changefeed event list` shows the events")
@@ -65,7 +65,7 @@ impl Session {
         let rows = connection
             .query(
                 include_str!("sql/event_redeliver_one.sql"),
-                &[&change_id, &bits.stored()],
+                &[&change_id, &bits.stored(), &key.to_string()],
             )
             .await?;
         let row = rows.first().ok_or_else(unknown)?;
@@ -85,21 +85,22 @@ impl Session {
         Ok(1)
     }
 
-    pub(crate) async fn redeliver_matching(&mut self, filter: &EventFilter) -> Result<u64> {
+    pub(crate) async fn redeliver_matching(
+        &mut self,
+        filter: &EventFilter,
+        key: Uuid,
+    ) -> Result<u64> {
         require_trigger(&mut self.connection, filter).await?;
-        // From the newest to the oldest, once: what fails again at once is not taken up again.
-        let mut filter = filter.clone();
-        let mut total = 0;
+        // From the newest to the oldest, once: what fails again at once is not taken up again. How far
+        // that is, is kept with the key.
+        let (sql, key) = (redelivering(filter), key.to_string());
         loop {
-            let sql = redelivering(&filter);
-            let rows = self.patiently(&sql, &[]).await?;
-            let Some(row) = rows.first() else {
-                return Ok(total);
-            };
-            total += u64::try_from(row.get::<i64, _>(0).unwrap_or(0)).unwrap_or(0);
-            match row.get::<i64, _>(1) {
-                Some(last) => filter.before = Some(last),
-                None => return Ok(total),
+            let rows = self.patiently(&sql, &[&key]).await?;
+            let row = rows.first();
+            let reached = row.and_then(|row| row.get::<i64, _>(0)).unwrap_or(0);
+            if reached == 0 {
+                let count = row.and_then(|row| row.get::<i64, _>(1)).unwrap_or(0);
+                return Ok(u64::try_from(count).unwrap_or(0));
             }
         }
     }

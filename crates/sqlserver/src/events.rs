@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use changefeed_core::{
     CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventTrigger, Finished, Kind,
-    LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Verdict,
+    LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Uuid, Verdict,
 };
 use serde_json::{Value, json};
 use tiberius::Row;
@@ -90,10 +90,10 @@ impl Session {
         self.show_event(id).await
     }
 
-    pub(crate) async fn redeliver(&mut self, which: &Redelivery) -> Result<u64> {
+    pub(crate) async fn redeliver(&mut self, which: &Redelivery, key: Uuid) -> Result<u64> {
         match which {
-            Redelivery::Event(id) => self.redeliver_one(*id).await,
-            Redelivery::Matching(filter) => self.redeliver_matching(filter).await,
+            Redelivery::Event(id) => self.redeliver_one(*id, key).await,
+            Redelivery::Matching(filter) => self.redeliver_matching(filter, key).await,
         }
     }
 

@@ -109,6 +109,7 @@ macro_rules! conformance {
                 a_batch_that_got_no_answer_is_given_back_and_was_no_attempt
                 an_event_by_hand_is_one_event_for_each_key
                 a_redelivery_that_is_repeated_changes_nothing
+                a_redelivery_with_a_key_is_done_once
             }
             instances {
                 promise_12_two_instances_do_the_work_of_one

@@ -163,9 +163,36 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     post(&serving, "/api/events/redeliver", json!({}), 400).await;
     let many = json!({"trigger": "paid", "status": "delivered"});
     assert_eq!(
-        post(&serving, "/api/events/redeliver", many, 200).await["events"],
+        post(&serving, "/api/events/redeliver", many.clone(), 200).await["events"],
         1
     );
+    // With a key it is one redelivery, however often it is asked for.
+    eventually("it arrives again", || async {
+        let event = serving.get(&path).await.json(200);
+        (event["status"] == "delivered").then_some(())
+    })
+    .await;
+    let attempts = async || {
+        let event = serving.get(&path).await.json(200);
+        event["attempts"].as_array().unwrap().len()
+    };
+    let before = attempts().await;
+    let keyed = |key: &str| {
+        request("POST", format!("{path}/redeliver"))
+            .header("idempotency-key", key)
+            .json(json!({}))
+    };
+    for key in ["0e5d2f0a-2f7c-4f31-9c31-4b5d6e7f8091"; 3] {
+        let told = keyed(key).send(serving.at).await.json(200);
+        assert_eq!(told["events"], 1);
+        eventually("it arrived once more", || async {
+            let event = serving.get(&path).await.json(200);
+            (event["status"] == "delivered").then_some(())
+        })
+        .await;
+    }
+    assert_eq!(attempts().await, before + 1);
+    keyed("again").send(serving.at).await.problem(400);
 
     let invoke = json!({"payload": {"n": 9_007_199_254_740_993_i64}});
     let event = post(&serving, "/api/triggers/paid/invoke", invoke, 201).await;

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use changefeed::{CleanUp, Error, EventId, Redelivery};
+use changefeed::{CleanUp, Error, EventId, Redelivery, Uuid};
 
 use super::feeds::{age, batch};
 use crate::access::{Operator, Reader};
 use crate::app::App;
-use crate::extract::{Body, Params, Segments};
+use crate::extract::{Body, IdempotencyKey, Params, Segments};
 use crate::problem::{Answer, Problem, Problems};
 use crate::wire::events::{
     CleanUpIn, CleanedOut, EventDetail, EventList, EventOut, EventsOut, EventsQuery, RedeliverIn,
@@ -75,30 +75,41 @@ pub(crate) async fn show(
     }))
 }
 
-/// Deliver an event again, from the first attempt on.
+/// Deliver an event again, from the first attempt on. A request that is repeated with its
+/// `Idempotency-Key` within a day delivers nothing.
 #[utoipa::path(post, path = "/api/events/{id}/redeliver", tag = "events",
-    params(("id" = String, Path, format = Uuid)),
+    params(("id" = String, Path, format = Uuid),
+           ("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
     responses((status = 200, body = EventsOut), Problems))]
 pub(crate) async fn redeliver(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(text): Segments<String>,
+    IdempotencyKey(key): IdempotencyKey,
 ) -> Answer<Json<EventsOut>> {
-    let events = app.db.redeliver(&Redelivery::Event(id(&text)?)).await?;
+    again(&app, &Redelivery::Event(id(&text)?), key).await
+}
+
+async fn again(app: &App, which: &Redelivery, key: Option<Uuid>) -> Answer<Json<EventsOut>> {
+    let events = match key {
+        Some(key) => app.db.redeliver_once(which, key).await?,
+        None => app.db.redeliver(which).await?,
+    };
     Ok(Json(EventsOut { events }))
 }
 
-/// Deliver all of these events again that are not waiting for an attempt anyway.
+/// Deliver all of these events again that are not waiting for an attempt anyway. A request that is
+/// repeated with its `Idempotency-Key` within a day goes on where the first one ended.
 #[utoipa::path(post, path = "/api/events/redeliver", tag = "events", request_body = RedeliverIn,
+    params(("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
     responses((status = 200, body = EventsOut), Problems))]
 pub(crate) async fn redeliver_matching(
     State(app): State<Arc<App>>,
     _: Operator,
+    IdempotencyKey(key): IdempotencyKey,
     Body(body): Body<RedeliverIn>,
 ) -> Answer<Json<EventsOut>> {
-    let which = Redelivery::Matching(body.filter()?);
-    let events = app.db.redeliver(&which).await?;
-    Ok(Json(EventsOut { events }))
+    again(&app, &Redelivery::Matching(body.filter()?), key).await
 }
 
 /// One step of removing old events.

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use changefeed::{TriggerDefinition, Uuid, keep_secrets};
+use changefeed::{TriggerDefinition, keep_secrets};
 
 use super::created;
 use super::feeds::batch;
 use crate::access::{Administrator, Operator, Reader};
 use crate::app::App;
-use crate::extract::{Body, Segments};
+use crate::extract::{Body, IdempotencyKey, Segments};
 use crate::problem::{Answer, Problem, Problems};
 use crate::wire::feeds::{BackfillOut, BatchIn};
 use crate::wire::triggers::{InvokeIn, InvokedOut, PauseIn, TriggerList, TriggerOut, TriggerText};
@@ -165,10 +165,9 @@ pub(crate) async fn invoke(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(name): Segments<String>,
-    headers: HeaderMap,
+    IdempotencyKey(key): IdempotencyKey,
     Body(body): Body<InvokeIn>,
 ) -> Answer<Response> {
-    let key = idempotency_key(&headers)?;
     if !body.payload.get().starts_with('{') {
         return Err(Problem::invalid("the payload is not a JSON object"));
     }
@@ -180,19 +179,6 @@ pub(crate) async fn invoke(
     Ok(created(InvokedOut {
         event_id: event.to_string(),
     }))
-}
-
-/// The key of a request that has one.
-fn idempotency_key(headers: &HeaderMap) -> Answer<Option<Uuid>> {
-    let Some(key) = headers.get("idempotency-key") else {
-        return Ok(None);
-    };
-    // The draft standard writes it as a quoted string.
-    let text = key.to_str().unwrap_or_default().trim().trim_matches('"');
-    text.parse().map(Some).map_err(|_| {
-        Problem::invalid("the Idempotency-Key is not a UUID")
-            .advise("make one for each event, and repeat a request with its own")
-    })
 }
 
 /// One step of making events of the rows that are there already.

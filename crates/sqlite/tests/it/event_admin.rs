@@ -9,7 +9,7 @@ use changefeed_core::{
 };
 use serde_json::value::RawValue;
 
-use crate::event_support::{LEASE, claim, everything, finished, wanted};
+use crate::event_support::{LEASE, claim, everything, finished, key, wanted};
 use crate::support::{Lab, named};
 
 const ALL: CleanUp = CleanUp {
@@ -57,14 +57,14 @@ async fn a_trigger_is_replaced_paused_and_dropped() {
     assert_eq!(late.len(), 1);
     let refused = lab
         .store
-        .redeliver(&Redelivery::Event(held.event.id))
+        .redeliver(&Redelivery::Event(held.event.id), key())
         .await
         .unwrap_err();
     assert!(refused.message().contains("dropped"), "{refused:?}");
     let all = EventFilter::default();
     assert_eq!(
         lab.store
-            .redeliver(&Redelivery::Matching(all))
+            .redeliver(&Redelivery::Matching(all), key())
             .await
             .unwrap(),
         0
@@ -236,7 +236,7 @@ async fn one_event_is_delivered_again_unless_it_is_on_its_way() {
     let id = held.event.id;
     let busy = lab
         .store
-        .redeliver(&Redelivery::Event(id))
+        .redeliver(&Redelivery::Event(id), key())
         .await
         .unwrap_err();
     assert_eq!(busy.kind(), Kind::Busy);
@@ -245,7 +245,10 @@ async fn one_event_is_delivered_again_unless_it_is_on_its_way() {
         .await
         .unwrap();
     assert_eq!(
-        lab.store.redeliver(&Redelivery::Event(id)).await.unwrap(),
+        lab.store
+            .redeliver(&Redelivery::Event(id), key())
+            .await
+            .unwrap(),
         1
     );
     let again = claim(&lab.store, &wanted(&trigger, 1), Duration::ZERO)
@@ -253,14 +256,17 @@ async fn one_event_is_delivered_again_unless_it_is_on_its_way() {
         .remove(0);
     assert!(again.generation > held.generation);
     // Its holder is gone: what it began is written down.
-    lab.store.redeliver(&Redelivery::Event(id)).await.unwrap();
+    lab.store
+        .redeliver(&Redelivery::Event(id), key())
+        .await
+        .unwrap();
     let (event, attempts) = lab.store.event(id).await.unwrap().unwrap();
     assert_eq!((event.tries, attempts.len()), (0, 2));
     let foreign = "0038d7ea-4c68-8000-8123-456789abcdef".parse().unwrap();
     assert!(lab.store.event(foreign).await.unwrap().is_none());
     let unknown = lab
         .store
-        .redeliver(&Redelivery::Event(foreign))
+        .redeliver(&Redelivery::Event(foreign), key())
         .await
         .unwrap_err();
     assert_eq!(unknown.kind(), Kind::NotFound);
@@ -284,8 +290,8 @@ async fn many_events_are_delivered_again_and_cleaned_up_in_batches() {
         ..EventFilter::default()
     };
     let again = Redelivery::Matching(dead.clone());
-    assert_eq!(lab.store.redeliver(&again).await.unwrap(), 6000);
-    assert_eq!(lab.store.redeliver(&again).await.unwrap(), 0);
+    assert_eq!(lab.store.redeliver(&again, key()).await.unwrap(), 6000);
+    assert_eq!(lab.store.redeliver(&again, key()).await.unwrap(), 0);
     let held = lab.claim(&trigger, 2).await;
     let done = [
         finished(&held[0], Verdict::GiveUp),

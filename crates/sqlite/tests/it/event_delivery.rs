@@ -8,7 +8,7 @@ use changefeed_core::{
     Wanted,
 };
 
-use crate::event_support::{LEASE, claim, everything, finished, wanted};
+use crate::event_support::{LEASE, claim, everything, finished, key, wanted};
 use crate::support::Lab;
 
 const NOW: Verdict = Verdict::Retry {
@@ -116,7 +116,7 @@ async fn failures_are_tried_again_or_given_up() {
     // By hand, from the first attempt on.
     let id = waiting.event.id;
     lab.store
-        .redeliver(&changefeed_core::Redelivery::Event(id))
+        .redeliver(&changefeed_core::Redelivery::Event(id), key())
         .await
         .unwrap();
     let again = lab.claim(&trigger, 1).await.remove(0);
@@ -292,7 +292,7 @@ async fn events_of_one_key_come_one_after_the_other() {
     };
     let redelivered = lab
         .store
-        .redeliver(&changefeed_core::Redelivery::Matching(dead))
+        .redeliver(&changefeed_core::Redelivery::Matching(dead), key())
         .await
         .unwrap();
     assert_eq!(redelivered, 1);

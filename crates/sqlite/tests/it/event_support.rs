@@ -1,10 +1,12 @@
 //! Short words for what tests do with event triggers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use changefeed_core::{
     Attempt, Capture, Delivery, EventFilter, EventStore, EventTrigger, Finished, LeasedEvent,
-    LoggedEvent, Outcome, TableName, TriggerDefinition, TriggerStore, Updates, Verdict, Wanted,
+    LoggedEvent, Outcome, TableName, TriggerDefinition, TriggerStore, Updates, Uuid, Verdict,
+    Wanted,
 };
 use changefeed_sqlite::SqliteStore;
 
@@ -103,4 +105,10 @@ pub(crate) fn finished(event: &LeasedEvent, verdict: Verdict) -> Finished {
         },
         verdict,
     }
+}
+
+/// A key for a request that is to be done once.
+pub(crate) fn key() -> Uuid {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    Uuid::from_u128(u128::from(LAST.fetch_add(1, Ordering::Relaxed)))
 }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::backend::{Backend, Session, name, read_all};
 use crate::events::{
-    LEASE, NO_LEASE, attempts, claim, everything, finish, finished, log, shown, told,
+    LEASE, NO_LEASE, attempts, claim, everything, finish, finished, key, log, shown, told,
 };
 
 const ORDERS: &str = "create table orders (id integer primary key, customer text, total integer)";
@@ -167,7 +167,7 @@ pub async fn an_unknown_event_is_not_there(backend: Arc<dyn Backend>) {
     for unknown in [near, far] {
         assert!(store.event(unknown).await.unwrap().is_none());
         let error = store
-            .redeliver(&Redelivery::Event(unknown))
+            .redeliver(&Redelivery::Event(unknown), key())
             .await
             .unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound, "{error}");
@@ -223,7 +223,7 @@ pub async fn promise_8_what_was_given_up_can_be_delivered_again(backend: Arc<dyn
     let held = settle(&*store, &trigger, &[Verdict::GiveUp, Verdict::Delivered]).await;
     for event in &held {
         let count = store
-            .redeliver(&Redelivery::Event(event.event.id))
+            .redeliver(&Redelivery::Event(event.event.id), key())
             .await
             .unwrap();
         assert_eq!(count, 1);
@@ -244,7 +244,7 @@ pub async fn promise_8_what_was_given_up_can_be_delivered_again(backend: Arc<dyn
     );
     // One that waits for its next attempt need not wait any longer.
     store
-        .redeliver(&Redelivery::Event(held[0].event.id))
+        .redeliver(&Redelivery::Event(held[0].event.id), key())
         .await
         .unwrap();
     let later = Verdict::Retry {
@@ -253,7 +253,7 @@ pub async fn promise_8_what_was_given_up_can_be_delivered_again(backend: Arc<dyn
     settle(&*store, &trigger, &[later]).await;
     assert!(claim(&*store, &trigger, 1, "a", LEASE).await.is_empty());
     store
-        .redeliver(&Redelivery::Event(held[0].event.id))
+        .redeliver(&Redelivery::Event(held[0].event.id), key())
         .await
         .unwrap();
     assert_eq!(claim(&*store, &trigger, 1, "a", LEASE).await.len(), 1);
@@ -264,13 +264,13 @@ pub async fn an_event_that_is_held_cannot_be_delivered_again(backend: Arc<dyn Ba
     let (store, _, trigger) = scene(&backend, 2, |_| {}).await;
     let held = claim(&*store, &trigger, 1, "a", LEASE).await;
     let again = Redelivery::Event(held[0].event.id);
-    let error = store.redeliver(&again).await.unwrap_err();
+    let error = store.redeliver(&again, key()).await.unwrap_err();
     assert_eq!(error.kind(), Kind::Busy, "{error}");
     finish(&*store, &held[0], Verdict::Delivered).await;
     // One whose lease has run out: due anyway, and the attempt that was cut off is not forgotten.
     let lost = claim(&*store, &trigger, 1, "dead", NO_LEASE).await;
     store
-        .redeliver(&Redelivery::Event(lost[0].event.id))
+        .redeliver(&Redelivery::Event(lost[0].event.id), key())
         .await
         .unwrap();
     let next = claim(&*store, &trigger, 1, "a", LEASE).await;
@@ -302,18 +302,18 @@ pub async fn events_are_delivered_again_by_filter(backend: Arc<dyn Backend>) {
         http_status: Some(404),
         ..EventFilter::default()
     });
-    assert_eq!(store.redeliver(&none).await.unwrap(), 0);
+    assert_eq!(store.redeliver(&none, key()).await.unwrap(), 0);
     let dead = matching(EventFilter {
         trigger: Some("t".parse().unwrap()),
         status: Some(EventStatus::Error),
         error: Some("answered 503".into()),
         ..EventFilter::default()
     });
-    assert_eq!(store.redeliver(&dead).await.unwrap(), 2);
-    assert_eq!(store.redeliver(&dead).await.unwrap(), 0);
+    assert_eq!(store.redeliver(&dead, key()).await.unwrap(), 2);
+    assert_eq!(store.redeliver(&dead, key()).await.unwrap(), 0);
     let all = matching(EventFilter::default());
     assert_eq!(
-        store.redeliver(&all).await.unwrap(),
+        store.redeliver(&all, key()).await.unwrap(),
         1,
         "the delivered one; not the pending, held and archived ones"
     );
@@ -333,7 +333,7 @@ pub async fn events_are_delivered_again_by_filter(backend: Arc<dyn Backend>) {
         .unwrap();
     assert_eq!(archived.len(), 1);
     let error = store
-        .redeliver(&Redelivery::Event(archived[0].event.id))
+        .redeliver(&Redelivery::Event(archived[0].event.id), key())
         .await
         .unwrap_err();
     assert!(error.message().contains("dropped"), "{error}");

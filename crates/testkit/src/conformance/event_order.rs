@@ -10,7 +10,7 @@ use changefeed_core::{
 };
 
 use crate::backend::{Backend, Session};
-use crate::events::{LEASE, NO_LEASE, claim, everything, finish, finished, wanted};
+use crate::events::{LEASE, NO_LEASE, claim, everything, finish, finished, key, wanted};
 
 const ORDERS: &str = "create table orders (id integer primary key, customer text, total integer)";
 
@@ -155,12 +155,12 @@ pub async fn events_from_before_the_order_are_not_forgotten(backend: Arc<dyn Bac
     let waiting = claim(&*store, &trigger, 10, "a", LEASE).await;
     assert_eq!(waiting.len(), 2);
     let one = Redelivery::Event(held[0].event.id);
-    assert_eq!(store.redeliver(&one).await.unwrap(), 1);
+    assert_eq!(store.redeliver(&one, key()).await.unwrap(), 1);
     let dead = Redelivery::Matching(EventFilter {
         status: Some(EventStatus::Error),
         ..EventFilter::default()
     });
-    assert_eq!(store.redeliver(&dead).await.unwrap(), 1);
+    assert_eq!(store.redeliver(&dead, key()).await.unwrap(), 1);
     let again = claim(&*store, &trigger, 10, "a", LEASE).await;
     assert_eq!(ids(&again), ids(&held), "redelivered under the new order");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    BatchOutcome, ConsumerName, Cursor, DEFAULT_START, Kind, Redelivery, ShardId, Verdict,
-    seek_consumer,
+    BatchOutcome, ConsumerName, Cursor, DEFAULT_START, EventFilter, Kind, Redelivery, ShardId,
+    Verdict, seek_consumer,
 };
 
 use crate::backend::Backend;
@@ -189,7 +189,12 @@ pub async fn a_redelivery_that_is_repeated_changes_nothing(backend: Arc<dyn Back
     let dead = claim(&*store, &trigger, 1, "me", LEASE).await.remove(0);
     finish(&*store, &dead, Verdict::GiveUp).await;
     let id = dead.event.id;
-    let again = async || store.redeliver(&Redelivery::Event(id)).await.unwrap();
+    let again = async || {
+        store
+            .redeliver(&Redelivery::Event(id), key())
+            .await
+            .unwrap()
+    };
     assert_eq!(again().await, 1);
     let waiting = shown(&*store, id).await.0;
     assert_eq!(again().await, 1);
@@ -200,10 +205,55 @@ pub async fn a_redelivery_that_is_repeated_changes_nothing(backend: Arc<dyn Back
     );
     let taken = claim(&*store, &trigger, 1, "me", LEASE).await.remove(0);
     assert_eq!(taken.attempt, 1);
-    // Late: it is being delivered.
-    let busy = store.redeliver(&Redelivery::Event(id)).await.unwrap_err();
-    assert_eq!(busy.kind(), Kind::Busy);
+    // Late: it is being delivered. One that was done before is done.
+    let busy = store.redeliver(&Redelivery::Event(id), key()).await;
+    assert_eq!(busy.unwrap_err().kind(), Kind::Busy);
     // It is still ours.
     finish(&*store, &taken, Verdict::Delivered).await;
     assert_eq!(log(&*store).await.len(), 1);
+}
+
+/// Also after an attempt: the same key is the same wish, of one event and of many.
+pub async fn a_redelivery_with_a_key_is_done_once(backend: Arc<dyn Backend>) {
+    let store = backend.installed().await;
+    let session = backend.session().await;
+    session
+        .run("create table orders (id integer primary key)")
+        .await;
+    let trigger = store
+        .create_trigger(&everything("t", "orders"), false)
+        .await
+        .unwrap();
+    session.run("insert into orders values (1), (2), (3)").await;
+    let fails = async || {
+        let dead = claim(&*store, &trigger, 5, "me", LEASE).await;
+        for event in &dead {
+            finish(&*store, event, Verdict::GiveUp).await;
+        }
+        dead.len()
+    };
+    assert_eq!(fails().await, 3);
+    let id = log(&*store).await[1].event.id;
+    let many = Redelivery::Matching(EventFilter {
+        trigger: Some(trigger.definition.name.clone()),
+        ..EventFilter::default()
+    });
+    let first = key();
+    for again in [3, 0, 0] {
+        assert_eq!(store.redeliver(&many, first).await.unwrap(), 3);
+        assert_eq!(fails().await, again);
+    }
+    assert_eq!(store.redeliver(&many, key()).await.unwrap(), 3);
+    assert_eq!(fails().await, 3);
+    let one = Redelivery::Event(id);
+    let second = key();
+    for again in [1, 0, 0] {
+        assert_eq!(store.redeliver(&one, second).await.unwrap(), 1);
+        assert_eq!(fails().await, again);
+    }
+    // At the same time, too.
+    let third = key();
+    let both = tokio::join!(store.redeliver(&many, third), store.redeliver(&many, third));
+    assert_eq!((both.0.unwrap(), both.1.unwrap()), (3, 3));
+    assert_eq!(fails().await, 3);
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use changefeed_core::{EventStatus, LoggedAttempt, Outcome, Setting};
 use changefeed_receiver::{Keep, Receiver, Reply};
 use changefeed_testkit::backend::{Backend, eventually_true};
-use changefeed_testkit::events::{NO_LEASE, attempts, claim, shown};
+use changefeed_testkit::events::{NO_LEASE, attempts, claim, key, shown};
 
 use crate::stage::{Stage, faults, retry, row_id};
 
@@ -99,7 +99,10 @@ pub(crate) async fn promise_8_what_uses_up_its_retries_is_kept_as_a_dead_letter(
         ..Default::default()
     };
     let again = changefeed_core::Redelivery::Matching(filter);
-    assert_eq!(stage.store.redeliver(&again).await.unwrap(), dead as u64);
+    assert_eq!(
+        stage.store.redeliver(&again, key()).await.unwrap(),
+        dead as u64
+    );
     stage.is_settled().await;
     assert_eq!(stage.in_state(EventStatus::Delivered).await.len(), dead + 3);
     work.stop().await;

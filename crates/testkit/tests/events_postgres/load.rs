@@ -8,7 +8,7 @@ use changefeed_core::{
     CleanUp, EventFilter, EventStatus, LeasedEvent, OrderBy, Redelivery, Verdict,
 };
 use changefeed_testkit::backend::eventually_true;
-use changefeed_testkit::events::{LEASE, claim, everything, finished};
+use changefeed_testkit::events::{LEASE, claim, everything, finished, key};
 use changefeed_testkit::run;
 
 use crate::scene::Scene;
@@ -142,7 +142,10 @@ fn no_deadlocks_between_all_who_work_on_the_log() {
                                 status: Some(EventStatus::Error),
                                 ..EventFilter::default()
                             };
-                            store.redeliver(&Redelivery::Matching(dead)).await.unwrap();
+                            store
+                                .redeliver(&Redelivery::Matching(dead), key())
+                                .await
+                                .unwrap();
                         }
                         "clean" => {
                             let now = CleanUp {

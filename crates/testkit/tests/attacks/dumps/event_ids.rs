@@ -7,7 +7,7 @@ use changefeed_core::{EventId, Redelivery, Store, TriggerDefinition};
 use changefeed_postgres::PostgresStore;
 use changefeed_sqlite::SqliteStore;
 use changefeed_testkit::backend::{PostgresSession, Session};
-use changefeed_testkit::events::{everything, log};
+use changefeed_testkit::events::{everything, key, log};
 use changefeed_testkit::postgres::{empty_database, fresh_database, program};
 use changefeed_testkit::run;
 
@@ -43,10 +43,15 @@ async fn are_told_apart(original: &dyn Store, restored: &dyn Store) {
     // An id of an event that this database has never had names nothing here.
     for id in lost {
         assert!(restored.event(id).await.unwrap().is_none());
-        assert!(restored.redeliver(&Redelivery::Event(id)).await.is_err());
+        assert!(
+            restored
+                .redeliver(&Redelivery::Event(id), key())
+                .await
+                .is_err()
+        );
     }
     restored
-        .redeliver(&Redelivery::Event(again[0].1))
+        .redeliver(&Redelivery::Event(again[0].1), key())
         .await
         .unwrap();
 }
@@ -54,8 +59,10 @@ async fn are_told_apart(original: &dyn Store, restored: &dyn Store) {
 async fn invoke(store: &dyn Store) {
     let payload = serde_json::value::RawValue::from_string("{}".into()).unwrap();
     let trigger = store.triggers().await.unwrap().remove(0);
-    let key = changefeed_testkit::events::key();
-    let id = store.invoke_trigger(&trigger, &payload, key).await.unwrap();
+    let id = store
+        .invoke_trigger(&trigger, &payload, key())
+        .await
+        .unwrap();
     assert_eq!(store.event(id).await.unwrap().unwrap().0.event.id, id);
 }
 
