@@ -117,7 +117,9 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
     let until = Instant::now() + length;
     let mut instances = Vec::new();
     let mut started = 0;
-    while Instant::now() < until {
+    // However slow the machine is, enough has to happen.
+    let enough = || written.load(Ordering::Relaxed) > 50;
+    while Instant::now() < until || !enough() {
         while instances.len() < 5 {
             started += 1;
             let (backend, owner) = (&*scene.backend, format!("instance-{started}"));
@@ -145,8 +147,6 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
     assert_eq!(function.rows(), orders(&*scene.app).await);
     let status = scene.store.watch_status(&scene.watch, 0).await.unwrap();
     assert_eq!((status.parked, status.leased), (0, 0));
-    let written = written.load(Ordering::Relaxed);
-    assert!(written > 50, "only {written} transactions in all that time");
 }
 
 /// An application: short transactions of a few writes to few rows, some rolled back.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{After, Cursor, Feed, ShardId, Store, Ulid};
@@ -71,28 +71,36 @@ fn promise_6_ulids_increase_for_every_observer_whatever_happens_to_writers() {
             writers.spawn_blocking(move || doomed(&url, &format!("process{n}"), &stop, seed));
         }
         // Holders by plain SQL that fall silent, and wake up when they are judged dead.
-        let mut silent: JoinSet<usize> = JoinSet::new();
+        let mut silent: JoinSet<()> = JoinSet::new();
+        let refused = Arc::new(AtomicUsize::new(0));
         for n in 0..2 {
             let (scene, stop, seed) = (Arc::clone(&scene), Arc::clone(&stop), rng.u64(..));
-            silent.spawn(async move { sleeper(&scene, n, &stop, seed).await });
+            let refused = Arc::clone(&refused);
+            silent.spawn(async move { sleeper(&scene, n, &stop, &refused, seed).await });
         }
 
         // Meanwhile sessions are terminated at random.
         let began = Instant::now();
-        while began.elapsed() < duration {
+        // However slow the machine is, enough has to happen.
+        let enough = async || {
+            let rows = scene.admin.number("select count(*) from event").await;
+            rows > 100 && refused.load(Ordering::Relaxed) > 0
+        };
+        while began.elapsed() < duration || !enough().await {
             tokio::time::sleep(Duration::from_millis(rng.u64(20..200))).await;
             scene
                 .admin
                 .run(
                     "select pg_terminate_backend(pid) from (select pid from pg_stat_activity \
                      where datname = current_database() and pid <> pg_backend_pid() \
-                     and application_name = 'changefeed' and query like '%event%' \
+                     and application_name like 'changefeed%' and query like '%event%' \
                      order by random() limit 1) t",
                 )
                 .await;
         }
         stop.store(true, Ordering::Relaxed);
-        let burned: usize = silent.join_all().await.into_iter().sum();
+        silent.join_all().await;
+        let burned = refused.load(Ordering::Relaxed);
         let told: Vec<Written> = writers.join_all().await.into_iter().flatten().collect();
         // Sessions of clients that are gone may still be about to commit.
         scene.unlocked().await;
@@ -122,7 +130,6 @@ fn promise_6_ulids_increase_for_every_observer_whatever_happens_to_writers() {
         );
         let found = check(&table, &told, &seen, |name| name.starts_with("process"));
         assert!(found.is_empty(), "seed {seed}: {found:#?}");
-        assert!(table.len() > 100 && burned > 0, "too little has happened");
         assert!(scene.incidents().await > 0);
     });
 }
@@ -254,9 +261,14 @@ fn doomed(url: &str, name: &str, stop: &AtomicBool, seed: u64) -> Vec<Written> {
 }
 
 /// Returns how often it was judged dead and refused.
-async fn sleeper(scene: &Scene, number: usize, stop: &AtomicBool, seed: u64) -> usize {
+async fn sleeper(
+    scene: &Scene,
+    number: usize,
+    stop: &AtomicBool,
+    refused: &AtomicUsize,
+    seed: u64,
+) {
     let mut rng = Rng::with_seed(seed);
-    let mut refused = 0;
     for turn in 0.. {
         if stop.load(Ordering::Relaxed) {
             break;
@@ -284,7 +296,7 @@ async fn sleeper(scene: &Scene, number: usize, stop: &AtomicBool, seed: u64) -> 
         match ended {
             Err(error) => {
                 assert!(error.message.starts_with("CF003: "), "{error}");
-                refused += 1;
+                refused.fetch_add(1, Ordering::Relaxed);
             }
             // The incident was that of another; nothing of this is to appear.
             Ok(()) => {
@@ -292,5 +304,4 @@ async fn sleeper(scene: &Scene, number: usize, stop: &AtomicBool, seed: u64) -> 
             }
         }
     }
-    refused
 }

@@ -41,7 +41,7 @@ fn the_application_meets_no_worker_at_any_isolation_level() {
             writers.push(tokio::spawn(async move {
                 // Each has rows of its own: whatever fails is not the application's fault.
                 let mut transactions = 0;
-                while Instant::now() < until {
+                while Instant::now() < until || transactions < 4 {
                     session
                         .run(&format!("begin isolation level {level}; select 1"))
                         .await;
@@ -60,11 +60,10 @@ fn the_application_meets_no_worker_at_any_isolation_level() {
                     session.run("commit").await;
                     transactions += 1;
                 }
-                transactions
             }));
         }
         for writer in writers {
-            assert!(writer.await.unwrap() > 3);
+            writer.await.unwrap();
         }
         changefeed_testkit::backend::eventually_true("all is done", async || {
             let status = scene.store.watch_status(&scene.watch, 0).await.unwrap();
