@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Change, Feed, FeedName, NewFeed, Page, ShardId, Source, Store, SweepGroup, TableName,
-    Ulid, UlidOptions,
+    After, Change, Feed, FeedName, NewFeed, Page, Remedy, ShardId, Source, Store, SweepGroup,
+    TableName, Ulid, UlidOptions,
 };
 
 use crate::sqlserver::given_server;
@@ -347,8 +347,12 @@ pub async fn read_all(store: &dyn Store, feed: &Feed, shard: i16, page: usize) -
     let mut after = After::First;
     let mut all = Vec::new();
     loop {
-        let Page { changes, next, .. } =
-            store.read(feed, ShardId(shard), after, page).await.unwrap();
+        let read = store.read(feed, ShardId(shard), after, page).await;
+        let Page { changes, next, .. } = match read {
+            // A machine may be too busy to answer in time.
+            Err(error) if error.kind().remedy() == Remedy::Retry => continue,
+            read => read.unwrap(),
+        };
         if changes.is_empty() {
             return all;
         }
