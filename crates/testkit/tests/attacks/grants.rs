@@ -372,7 +372,7 @@ fn functions_of_ours_have_a_path_of_their_own() {
              from pg_proc p where p.pronamespace = 'changefeed'::regnamespace \
              and p.oid::regprocedure::text !~ '^changefeed\\.(change_insert|(track|capture)_[0-9]+\
 |shard_of\\(bigint|enter_change|publish_row|consumer_touch|same_row|sweep_loop|new_ulid|ulid_sequence\
-|ulid_lock_key|ulid_misuse|rollback_ulid_transaction)\\M' and not exists ( \
+|ulid_lock_key|ulid_misuse|rollback_ulid_transaction|await_commit)\\M' and not exists ( \
                select from unnest(p.proconfig) c where c = 'search_path=pg_catalog, pg_temp')";
         assert_eq!(scene.admin.value(functions).await, "");
         scene.end().await;
