@@ -40,10 +40,13 @@ pub(crate) async fn idle_watches_do_not_ask(backend: Arc<dyn Backend>) {
         (takes(&serving).await >= WATCHES).then_some(())
     })
     .await;
-    let (before, began) = (takes(&serving).await, Instant::now());
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    let asked = takes(&serving).await - before;
-    // Each may be woken once more because it has just begun.
-    let most = WATCHES as f64 * (2.0 + 4.0 * began.elapsed().as_secs_f64());
-    assert!(asked as f64 <= most, "{asked} times, and {most} at most");
+    // At first each of them is woken by what the others do when they begin.
+    eventually("they are silent", || async {
+        let (before, began) = (takes(&serving).await, Instant::now());
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let asked = takes(&serving).await - before;
+        let most = WATCHES as f64 * 5.0 * began.elapsed().as_secs_f64();
+        (asked as f64 <= most).then_some(())
+    })
+    .await;
 }
