@@ -3,6 +3,7 @@
 pub mod checker;
 pub mod writers;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
@@ -12,6 +13,8 @@ use changefeed_core::{
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
+
+use crate::backend::{Backend, Session};
 
 /// Long enough that no test outlives it.
 pub const LEASE: Duration = Duration::from_secs(600);
@@ -39,6 +42,20 @@ pub fn to_webhook(name: &str, table: &str, url: &str) -> TriggerDefinition {
     let mut definition = everything(name, table);
     definition.delivery.webhook = Some(Setting::Value(url.to_owned()));
     definition
+}
+
+/// A table `orders` with these columns, whose changes trigger `t` captures.
+pub async fn captured_orders(
+    backend: &dyn Backend,
+    columns: &str,
+) -> (Arc<dyn Store>, Box<dyn Session>, EventTrigger) {
+    let (store, session) = (backend.installed().await, backend.session().await);
+    session
+        .run(&format!("create table orders ({columns})"))
+        .await;
+    let definition = everything("t", "orders");
+    let trigger = store.create_trigger(&definition, false).await.unwrap();
+    (store, session, trigger)
 }
 
 /// Everything in the log, oldest first.

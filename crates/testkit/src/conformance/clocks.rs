@@ -8,7 +8,7 @@ use changefeed_core::{BatchOutcome, LeasedEvent, Store, Verdict, WatchSettings};
 use tokio::task::JoinSet;
 
 use crate::backend::{Backend, Session};
-use crate::events::{claim, everything, finish};
+use crate::events::{captured_orders, claim, everything, finish};
 use crate::eventually;
 use crate::watching::{Scene, quick, take};
 
@@ -95,15 +95,8 @@ pub async fn a_step_is_noticed_once(backend: Arc<dyn Backend>) {
 /// What a dead instance held, what was to be tried again, and what was due, comes in time; what
 /// somebody has taken since then stays theirs.
 pub async fn events_of_before_a_step_back_come_in_time(backend: Arc<dyn Backend>) {
-    let store = backend.installed().await;
-    let session = backend.session().await;
-    session
-        .run("create table orders (id integer primary key, customer text, total integer)")
-        .await;
-    let trigger = store
-        .create_trigger(&everything("t", "orders"), false)
-        .await
-        .unwrap();
+    let columns = "id integer primary key, customer text, total integer";
+    let (store, session, trigger) = captured_orders(&*backend, columns).await;
     session
         .run("insert into orders values (1, 'held', 1), (2, 'waiting', 2)")
         .await;
@@ -189,15 +182,8 @@ async fn is_noted(backend: &dyn Backend, session: &dyn Session) -> bool {
 /// The clock was set forward, and back before anybody had looked: nothing but the events themselves
 /// tells of it.
 pub async fn events_captured_in_a_step_that_nobody_saw_come_in_time(backend: Arc<dyn Backend>) {
-    let store = backend.installed().await;
-    let session = backend.session().await;
-    session
-        .run("create table orders (id integer primary key, customer text, total integer)")
-        .await;
-    let trigger = store
-        .create_trigger(&everything("t", "orders"), false)
-        .await
-        .unwrap();
+    let columns = "id integer primary key, customer text, total integer";
+    let (store, session, trigger) = captured_orders(&*backend, columns).await;
     let before = before_the_step(&*backend, &*store).await;
     let event = backend.words().our("event");
     session

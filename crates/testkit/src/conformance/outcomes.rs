@@ -10,7 +10,9 @@ use changefeed_core::{
 };
 
 use crate::backend::Backend;
-use crate::events::{LEASE, attempts, claim, everything, finish, key, log, raw, shown, told};
+use crate::events::{
+    LEASE, attempts, captured_orders, claim, everything, finish, key, log, raw, shown, told,
+};
 use crate::watching::{Scene, failed, ids, quick};
 
 /// The second instance has gone on; the first one's call arrives only now.
@@ -58,15 +60,8 @@ pub async fn a_cursor_that_is_stored_late_moves_nothing_back(backend: Arc<dyn Ba
 pub async fn a_claim_that_got_no_answer_is_given_back_and_was_no_attempt(
     backend: Arc<dyn Backend>,
 ) {
-    let store = backend.installed().await;
-    let session = backend.session().await;
-    session
-        .run("create table orders (id integer primary key)")
-        .await;
-    let trigger = store
-        .create_trigger(&everything("t", "orders"), false)
-        .await
-        .unwrap();
+    let columns = "id integer primary key";
+    let (store, session, trigger) = captured_orders(&*backend, columns).await;
     session.run("insert into orders values (1)").await;
     session.run("insert into orders values (2)").await;
     let lost = claim(&*store, &trigger, 1, "me", LEASE).await;
@@ -176,15 +171,8 @@ pub async fn an_event_by_hand_is_one_event_for_each_key(backend: Arc<dyn Backend
 
 /// It waits for its first attempt already. After an attempt it is a new wish.
 pub async fn a_redelivery_that_is_repeated_changes_nothing(backend: Arc<dyn Backend>) {
-    let store = backend.installed().await;
-    let session = backend.session().await;
-    session
-        .run("create table orders (id integer primary key)")
-        .await;
-    let trigger = store
-        .create_trigger(&everything("t", "orders"), false)
-        .await
-        .unwrap();
+    let columns = "id integer primary key";
+    let (store, session, trigger) = captured_orders(&*backend, columns).await;
     session.run("insert into orders values (1)").await;
     let dead = claim(&*store, &trigger, 1, "me", LEASE).await.remove(0);
     finish(&*store, &dead, Verdict::GiveUp).await;
@@ -215,15 +203,8 @@ pub async fn a_redelivery_that_is_repeated_changes_nothing(backend: Arc<dyn Back
 
 /// Also after an attempt: the same key is the same wish, of one event and of many.
 pub async fn a_redelivery_with_a_key_is_done_once(backend: Arc<dyn Backend>) {
-    let store = backend.installed().await;
-    let session = backend.session().await;
-    session
-        .run("create table orders (id integer primary key)")
-        .await;
-    let trigger = store
-        .create_trigger(&everything("t", "orders"), false)
-        .await
-        .unwrap();
+    let columns = "id integer primary key";
+    let (store, session, trigger) = captured_orders(&*backend, columns).await;
     session.run("insert into orders values (1), (2), (3)").await;
     let fails = async || {
         let dead = claim(&*store, &trigger, 5, "me", LEASE).await;

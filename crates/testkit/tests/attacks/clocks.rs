@@ -7,7 +7,7 @@ use std::time::Duration;
 use changefeed_core::SweepGroup;
 use changefeed_engine::{CancellationToken, Sweeper};
 use changefeed_testkit::backend::{Backend, PostgresBackend, eventually_true, ids};
-use changefeed_testkit::events::{claim, everything};
+use changefeed_testkit::events::{captured_orders, claim};
 use changefeed_testkit::postgres::Cluster;
 use changefeed_testkit::{eventually, run};
 
@@ -82,15 +82,8 @@ fn held_events_do_not_wait_for_the_clock_to_come_back() {
     run(async {
         let cluster = Cluster::start_with_clock();
         let backend = on(&cluster).await;
-        let store = backend.installed().await;
-        let session = backend.session().await;
-        session
-            .run("create table orders (id integer primary key, customer text, total integer)")
-            .await;
-        let trigger = store
-            .create_trigger(&everything("t", "orders"), false)
-            .await
-            .unwrap();
+        let columns = "id integer primary key, customer text, total integer";
+        let (store, session, trigger) = captured_orders(&*backend, columns).await;
         assert_eq!(store.keep_time().await.unwrap(), None);
         session.run("insert into orders values (1, 'a', 1)").await;
         let lease = Duration::from_millis(500);
@@ -114,15 +107,8 @@ fn a_step_forward_that_is_taken_back_unseen_leaves_nothing_behind() {
     run(async {
         let cluster = Cluster::start_with_clock();
         let backend = on(&cluster).await;
-        let store = backend.installed().await;
-        let session = backend.session().await;
-        session
-            .run("create table orders (id integer primary key, customer text, total integer)")
-            .await;
-        let trigger = store
-            .create_trigger(&everything("t", "orders"), false)
-            .await
-            .unwrap();
+        let columns = "id integer primary key, customer text, total integer";
+        let (store, session, trigger) = captured_orders(&*backend, columns).await;
         let lease = Duration::from_millis(500);
         let next = async || {
             eventually("an event", || async {
