@@ -10,6 +10,7 @@ use changefeed_core::{
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
+use crate::backlog::NOW;
 use crate::error::Explain;
 use crate::events::{millis, record_cut_off};
 use crate::leases::note_time;
@@ -315,16 +316,15 @@ pub(crate) fn request(tx: &Connection, key: Uuid) -> Result<Option<(i64, i64)>> 
 
 /// Notes it, and forgets those of more than a day ago.
 pub(crate) fn note_request(tx: &Connection, key: Uuid, change_id: i64, bits: i64) -> Result<()> {
-    let now = "cast((julianday('now') - 2440587.5) * 86400000.0 as integer)";
     tx.execute(
-        &format!("delete from changefeed_event_request where created_at < {now} - 86400000"),
+        &format!("delete from changefeed_event_request where created_at < {NOW} - 86400000"),
         [],
     )
     .explained()?;
     tx.execute(
         &format!(
             "insert into changefeed_event_request (key, change_id, bits, created_at) \
-             values (?1, ?2, ?3, {now}) \
+             values (?1, ?2, ?3, {NOW}) \
              on conflict (key) do update set change_id = excluded.change_id, bits = excluded.bits"
         ),
         params![key.to_string(), change_id, bits],

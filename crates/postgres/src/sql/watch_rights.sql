@@ -29,5 +29,6 @@ select format('execute on %s', p.proname)
 from pg_proc p
 where p.pronamespace = 'changefeed'::regnamespace
   and p.proname in ('watch_count', 'table_signature', 'readable', 'page_columns',
-                    'safe_value', 'base_type', 'hold_table', 'unreadable', 'same_row')
+                    'safe_value', 'base_type', 'hold_table', 'unreadable', 'same_row', 'noted_time',
+                    'keep_time')
   and not has_function_privilege(p.oid, 'execute')
