@@ -186,9 +186,9 @@ pub trait WakeStore: Send + Sync {
     fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription;
 
     /// Takes a place to wait until a [take](WatchStore::take) may find something. One look serves all
-    /// watches of a process, and costs as much for many as for one while nothing happens. Whoever
-    /// has something to be tried again at a time of its own has to wait for that by itself; news
-    /// of it comes, but late. Where the store cannot look, there is news several times a second.
+    /// watches of a process. A watch that has to try something again at a certain time waits for
+    /// that by itself: news of it comes late. Where the store cannot look, there is news several
+    /// times a second.
     fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace>;
 }
 
