@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use changefeed_core::{
-    Feed, FeedId, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub, WakeStore, Watch,
-    WatchPlace,
+    Error, Feed, FeedId, Kind, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub,
+    WakeStore, Watch, WatchPlace,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -28,6 +28,11 @@ const CHANNEL: &str = "changefeed";
 /// Waits between two looks for ULIDs, when something happens and when nothing does.
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(40);
+
+/// How often the session that listens is asked whether it still does, and how long it may take to answer. One
+/// whose server process was stopped would otherwise be silent for ever, and so would its readers.
+const PULSE: Duration = Duration::from_secs(3);
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// The time between two looks on a hot standby.
 const STANDBY: Duration = Duration::from_millis(500);
@@ -99,7 +104,7 @@ impl WakeStore for PostgresStore {
 /// Listens until the store is gone, on a new connection whenever the old one breaks.
 async fn listen(store: Weak<Inner>) {
     while let Some(inner) = store.upgrade() {
-        let dialled = inner.door.target.dial().await;
+        let dialled = answered(inner.door.target.dial()).await;
         let hub = inner.known.hub.clone();
         // Only the hub is kept while listening, so that the store can be dropped.
         drop(inner);
@@ -123,20 +128,18 @@ where
     S: tokio_postgres::tls::TlsStream + Unpin,
 {
     let subscribe = async {
-        client
-            .batch_execute("set search_path = pg_catalog, pg_temp")
-            .await
-            .map_err(db)?;
-        if in_recovery(&client).await? {
+        tell(&client, "set search_path = pg_catalog, pg_temp").await?;
+        if answered(in_recovery(&client)).await? {
             return poll(&client, hub).await;
         }
-        client
-            .batch_execute(&format!("listen {CHANNEL}"))
-            .await
-            .map_err(db)?;
+        tell(&client, &format!("listen {CHANNEL}")).await?;
         // Whatever was announced before we listened was missed: everybody looks once more.
         hub.wake_all();
-        std::future::pending::<Result<()>>().await
+        loop {
+            tokio::time::sleep(PULSE).await;
+            // Repeating it is harmless, and says what the session is for.
+            tell(&client, &format!("listen {CHANNEL}")).await?;
+        }
     };
     let receive = async {
         while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -155,6 +158,22 @@ where
     }
 }
 
+/// What the server answers, if it does so in time.
+async fn answered<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(ANSWER, answer)
+        .await
+        .unwrap_or_else(|_| {
+            Err(Error::new(
+                Kind::Unavailable,
+                format!("no answer of the database for {} seconds", ANSWER.as_secs()),
+            ))
+        })
+}
+
+async fn tell(client: &tokio_postgres::Client, sql: &str) -> Result<()> {
+    answered(async { client.batch_execute(sql).await.map_err(db) }).await
+}
+
 async fn in_recovery(client: &tokio_postgres::Client) -> Result<bool> {
     let row = client
         .query_one("select pg_catalog.pg_is_in_recovery()", &[])
@@ -167,15 +186,13 @@ async fn in_recovery(client: &tokio_postgres::Client) -> Result<bool> {
 /// primary.
 async fn poll(client: &tokio_postgres::Client, hub: &WakeHub) -> Result<()> {
     let mut seen: HashMap<(FeedId, ShardId), String> = HashMap::new();
-    while in_recovery(client).await? {
+    while answered(in_recovery(client)).await? {
         let watched = hub.watched();
         let mut feeds: Vec<i16> = watched.iter().map(|(feed, _)| feed.0).collect();
         feeds.dedup();
         if !feeds.is_empty() {
-            let rows = client
-                .query(include_str!("sql/standby.sql"), &[&feeds])
-                .await
-                .map_err(db)?;
+            let look = include_str!("sql/standby.sql");
+            let rows = answered(async { client.query(look, &[&feeds]).await.map_err(db) }).await?;
             for row in rows {
                 let place = (FeedId(row.get(0)), ShardId(row.get(1)));
                 let position: String = row.get(2);

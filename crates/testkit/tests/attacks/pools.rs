@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::{
     AccessStore, ConsumerStore, EventStore, FeedId, FeedStore, InstanceStore, Kind, NewFeed,
-    NewToken, SchemaStore, Scope, SweepGroup, SweepStore, TableName, TokenDigest, TriggerStore,
-    WatchFrom, WatchSpec, WatchStore,
+    NewToken, SchemaStore, Scope, ShardId, SweepGroup, SweepStore, TableName, TokenDigest,
+    TriggerStore, WakeStore, WatchFrom, WatchSpec, WatchStore,
 };
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend};
@@ -292,6 +292,32 @@ fn a_frozen_server_process_costs_one_call() {
         assert!(asked.elapsed() < Duration::from_secs(60));
         let report = store.sweep(SweepGroup(0)).await.unwrap();
         assert_eq!(report.changes(), 1);
+        drop(frozen);
+    });
+}
+
+/// Readers wait for what one session hears. Stopped, it hears nothing and nobody is told: another one
+/// has to take its place, or every long poll lasts its full time.
+#[test]
+fn a_frozen_listener_is_replaced() {
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let store = store(&backend, 1).await;
+        let feed = store.create_feed(&orders()).await.unwrap();
+        let session = backend.try_session().await.unwrap();
+        let mut readers = store.subscribe(&feed, ShardId(0));
+        let listeners = "select pid::text from pg_stat_activity where datname = current_database() \
+                         and query = 'listen changefeed' and state = 'idle'";
+        let heard = changefeed_testkit::eventually("a session listens", || async {
+            session.query(listeners).await.unwrap().pop()
+        })
+        .await;
+        let frozen = Frozen::stop(heard[0].as_deref().unwrap().parse().unwrap());
+        readers.look();
+        session.run(&backend.words().publish(37, 0, 1)).await;
+        store.sweep(SweepGroup(0)).await.unwrap();
+        let woken = tokio::time::timeout(Duration::from_secs(60), readers.news()).await;
+        assert!(woken.is_ok(), "nobody was told");
         drop(frozen);
     });
 }
