@@ -116,9 +116,13 @@ create table changefeed.change (
 );
 alter table changefeed.change set (lock_escalation = disable); --@sqlserver
 -- With the column that it is filtered by: SQL Server looks at it again, and would go to the row for it.
+-- No page locks: a sweep passes by what is locked, and would pass by every change of a page that
+-- somebody reorganizes, also by those that are committed.
 create unique index ix_needs_seqnum on changefeed.change (feed_id, shard, change_id)
     include (change_sequence_number)
-    where change_sequence_number is null;
+    where change_sequence_number is null
+    with (allow_page_locks = off) --@sqlserver
+    ;
 create unique index ix_seqnum on changefeed.change (feed_id, shard, change_sequence_number)
     include (change_id)
     where change_sequence_number is not null;
@@ -177,6 +181,7 @@ begin
     declare @last bigint, @swept datetime2(6), @now datetime2(6), @bound bigint = 9223372036854775807;
     declare @versioned bit = 1;
     declare @mark datetime2(6);
+    declare @state table (last bigint not null, swept datetime2(6) not null);
     declare @pending table (change_id bigint not null primary key, number bigint not null);
     set @change_count = 0;
     set @lag_milliseconds = 0;
@@ -188,12 +193,11 @@ begin
     -- and a hint, because with optimized locking SQL Server need not keep the lock of a row that an
     -- update left as it was. Not XLOCK: writers look at the shard's entry in the primary key.
     -- FORCESEEK here and below: a scan of so small a table would lock every shard's row for a
-    -- moment, and wait for whoever is at work on one.
-    update s set last_sweep_time = s.last_sweep_time
-    from changefeed.shard s with (updlock, forceseek)
-    where s.feed_id = @feed_id and s.shard = @shard;
-    select @last = s.last_change_sequence_number, @swept = s.last_sweep_time
-    from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
+    -- moment, and wait for whoever is at work on one, who may wait for us in the same way.
+    update changefeed.shard with (updlock, forceseek) set last_sweep_time = last_sweep_time
+    output inserted.last_change_sequence_number, inserted.last_sweep_time into @state (last, swept)
+    where feed_id = @feed_id and shard = @shard;
+    select @last = t.last, @swept = t.swept from @state t;
     if @last is null
     begin
         commit transaction;
@@ -210,7 +214,8 @@ begin
     else
         insert into @pending (change_id, number)
         select top (@batch) c.change_id, row_number() over (order by c.change_id)
-        from changefeed.change c with (readcommittedlock, readpast)
+        from changefeed.change c with (readcommittedlock, readpast, index (ix_needs_seqnum)) --@sqlserver
+        --@babelfish from changefeed.change c with (readcommittedlock, readpast)
         where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
           and c.change_id < @bound
         order by c.change_id;
@@ -501,9 +506,10 @@ begin
     set nocount on;
     declare @page table (change_sequence_number bigint not null primary key, change_id bigint not null);
     declare @from bigint = isnull(@after, 0), @upto bigint = 9223372036854775807;
-    declare @start bigint, @trimmed bigint, @last bigint, @gap bigint, @message nvarchar(400);
+    declare @start bigint, @trimmed bigint, @last bigint, @gap bigint, @begun int, @message nvarchar(400);
     if @limit is null or @limit < 1
         throw 55020, 'changefeed: a page needs a limit of at least 1', 1;
+    select @begun = count(*) from changefeed.backfill b where b.feed_id = @feed_id;
     select @upto = isnull(s.start, s.last_change_sequence_number)
     from changefeed.shard s
     where s.feed_id = @feed_id and s.shard = @shard
@@ -537,6 +543,9 @@ begin
             N'; it comes from another feed or database, or this database was restored from a backup');
         throw 55022, @message, 1;
     end;
+    -- A backfill has begun since we asked: the page may have some of its numbers, but not all.
+    if @from < @start and @begun < (select count(*) from changefeed.backfill b where b.feed_id = @feed_id)
+        delete from @page where change_sequence_number > @start;
     if @from < @start set @from = @start;
     if @from < @trimmed set @from = @trimmed;
     select @gap = min(p.change_sequence_number) from @page p

@@ -11,10 +11,12 @@ use crate::error::{db, is_undefined};
 use crate::session::Session;
 use crate::source::join;
 
-/// The ends of a shard, and the number before its first live one.
+/// The ends of a shard, the number before its first live one, and whether a backfill has begun since the
+/// page was asked for.
 struct Ends {
     bounds: Bounds,
     start: i64,
+    backfill_began: bool,
 }
 
 impl Session {
@@ -44,7 +46,13 @@ impl Session {
         let ends = ends.ok_or_else(|| feed.unknown_shard(shard))?;
         let start = ends.bounds.begin(feed, shard, after)?;
         changes.truncate(limit);
-        let more = changes.len() < found;
+        let mut more = changes.len() < found;
+        if ends.backfill_began && start < ends.start {
+            // Some of its numbers may be here already, the others are still to come.
+            let live = |change: &Change| change.cursor.number().is_some_and(|n| n > ends.start);
+            more |= changes.iter().any(live);
+            changes.retain(|change| !live(change));
+        }
         let whole = keep_contiguous(&mut changes, start.max(ends.start));
         let next = changes
             .last()
@@ -88,6 +96,7 @@ impl Session {
                     trimmed_to: row.get(1)?,
                 },
                 start: row.get(2)?,
+                backfill_began: row.get::<i32, _>(3).is_some_and(|begun| begun > 0),
             })
         });
         let found = results

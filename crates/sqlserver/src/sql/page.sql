@@ -1,11 +1,13 @@
 -- A page, and then the ends of the shard. In this order, because a trim in between then shows as
 -- an expired cursor and never as a silent jump.
 -- While a backfill is under way, a reader of backfilled numbers stops at its frontier instead of
--- jumping over what is still to come.
+-- jumping over what is still to come. One that has begun since we asked for it is told with the ends: the
+-- page may have some of its numbers, and must not go on behind the start either.
 -- At least one change, and then as many as fit into a number of bytes; `found` says how many there were before
 -- that cut, which are up to one more than was asked for.
 declare @feed_id smallint = @P1, @shard smallint = @P2, @after bigint = @P3, @limit int = @P4, @bytes int = @P5;
-declare @upto bigint = 9223372036854775807;
+declare @upto bigint = 9223372036854775807, @begun int;
+select @begun = count(*) from changefeed.backfill b where b.feed_id = @feed_id;
 select @upto = isnull(s.start, s.last_change_sequence_number)
 from changefeed.shard s
 where s.feed_id = @feed_id and s.shard = @shard
@@ -33,5 +35,6 @@ where q.place = 1 or q.bytes <= @bytes
 order by q.change_sequence_number
 option (optimize for (@after unknown, @limit = 1000));
 select max(s.last_change_sequence_number), max(s.trimmed_to),
-       max(isnull(s.start, s.last_change_sequence_number))
+       max(isnull(s.start, s.last_change_sequence_number)),
+       (select count(*) from changefeed.backfill b where b.feed_id = @feed_id) - @begun
 from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard

@@ -20,10 +20,21 @@ where s.feed_id = @feed_id and s.shard = @shard;
 if exists (select 1 from changefeed.backfill b
            where b.feed_id = @feed_id and (b.finished_at is null or b.finished_at > @before))
     set @old = null;
-select top (1) @read = convert(bigint, c.[cursor]), @slowest = c.name
-from changefeed.consumer c
-where c.feed_id = @feed_id and c.shard = @shard
-order by convert(bigint, c.[cursor]), c.name;
+-- An application may move its cursor in a long transaction of its own. Where the database does not version
+-- rows, whoever reads it then waits, and with us every sweep of the shard: rather trim another time.
+begin try
+    select top (1) @read = convert(bigint, c.[cursor]), @slowest = c.name
+    from changefeed.consumer c with (nowait) --@sqlserver
+    --@babelfish from changefeed.consumer c
+    where c.feed_id = @feed_id and c.shard = @shard
+    order by convert(bigint, c.[cursor]), c.name;
+end try
+begin catch
+    if error_number() <> 1222 throw;
+    rollback transaction;
+    select count_big(*), @slowest from @gone;
+    return;
+end catch;
 set @upto = case when @read < @old then @read else @old end;
 if @old is null or @upto >= @old set @slowest = null;
 insert into @gone (change_sequence_number, change_id)
