@@ -1,0 +1,195 @@
+//! The shipped SQL that the model executes.
+
+use crate::script::{Line, Script, beside, step, with};
+
+/// What a model of the sweep is made of.
+#[derive(Debug, Clone)]
+pub struct Scripts {
+    /// `changefeed.sweep_shard`.
+    pub sweep: Script,
+    /// `trim.sql`.
+    pub trim: Script,
+    /// `page.sql`.
+    pub page: Script,
+    /// The indexes of migration 1.
+    pub index: Script,
+    /// Our reader leaves what comes after a gap for the next page (`keep_contiguous` in read.rs).
+    pub keeps_contiguous: bool,
+    /// The rows of a sweep get their numbers from the last one to the first.
+    pub backward: bool,
+}
+
+impl Scripts {
+    /// As they are shipped.
+    pub fn shipped() -> Self {
+        Scripts {
+            sweep: sweep_shard(),
+            trim: trim(),
+            page: page(),
+            index: Script::new("indexes", index_lines()),
+            keeps_contiguous: true,
+            backward: false,
+        }
+    }
+}
+
+/// `changefeed.sweep_shard` of 0001_feeds.sql.
+pub fn sweep_shard() -> Script {
+    let marks = "the age of numbers, which orders nothing";
+    Script::new(
+        "changefeed.sweep_shard",
+        [
+            with("set xact_abort on"),
+            with("set transaction isolation level read committed"),
+            with(
+                "select @versioned = d.is_read_committed_snapshot_on from sys.databases where d.name = db_name()",
+            ),
+            with("if @versioned = 0"),
+            step("bound", "  set @bound = next value for change_id"),
+            step("begin", "begin transaction"),
+            step(
+                "lock",
+                "update shard(forceseek,updlock) set last_sweep_time = last_sweep_time output inserted.last_change_sequence_number, inserted.last_sweep_time into @state where feed_id = @feed_id and shard = @shard",
+            ),
+            with("if @last is null"),
+            with("  commit transaction"),
+            with("  return"),
+            with("if @versioned = 1"),
+            step(
+                "collect",
+                "  insert @pending select top(@batch) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null order by c.change_id",
+            ),
+            with("else"),
+            step(
+                "collect by locks",
+                "  insert @pending select top(@batch) from change(index ix_needs_seqnum,readcommittedlock,readpast) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null and c.change_id < @bound order by c.change_id",
+            ),
+            with("if @change_count = 0"),
+            with("  commit transaction"),
+            with("  return"),
+            step(
+                "number",
+                "update change(forceseek) set change_sequence_number = @last + p.number from @pending where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null",
+            ),
+            with("if @@rowcount <> @change_count"),
+            with("  throw 55202"),
+            beside("set @now = sysutcdatetime()", marks),
+            step(
+                "end",
+                "update shard(forceseek) set last_change_sequence_number = @last + @change_count, last_sweep_time = @now, start = isnull(s.start, @last) where s.feed_id = @feed_id and s.shard = @shard and s.last_change_sequence_number = @last",
+            ),
+            with("if @@rowcount <> 1"),
+            with("  throw 55201"),
+            beside(
+                "select @mark = min(m.swept_at) from progress (top(2) where p.feed_id = @feed_id and p.shard = @shard)",
+                marks,
+            ),
+            beside("if @mark > dateadd(second, - 1, @now)", marks),
+            beside(
+                "  update progress set last_change_sequence_number = @last + @change_count, swept_at = @now where feed_id = @feed_id and shard = @shard and last_change_sequence_number = @last",
+                marks,
+            ),
+            beside(
+                "if @mark is null or @mark <= dateadd(second, - 1, @now) or @@rowcount = 0",
+                marks,
+            ),
+            beside("  insert progress values", marks),
+            step("commit", "commit transaction"),
+        ],
+    )
+}
+
+/// `trim.sql`.
+pub fn trim() -> Script {
+    let links = "rows of their own, by ids that nobody else has";
+    Script::new(
+        "trim.sql",
+        [
+            beside(
+                "set @before = dateadd(millisecond, - @p4, dateadd(second, - @p3, sysutcdatetime()))",
+                "all numbers are old enough",
+            ),
+            step(
+                "old",
+                "select top(1) @old = p.last_change_sequence_number from progress where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before order by p.swept_at desc, p.last_change_sequence_number desc",
+            ),
+            step("begin", "begin transaction"),
+            step(
+                "lock",
+                "update shard(forceseek,updlock) set trimmed_to = s.trimmed_to where s.feed_id = @feed_id and s.shard = @shard",
+            ),
+            step(
+                "backfill",
+                "if exists(select 1 from backfill b where b.feed_id = @feed_id and(b.finished_at is null or b.finished_at > @before))",
+            ),
+            with("  …"),
+            with("try"),
+            step(
+                "consumers",
+                "  select top(1) @read = convert(bigint, c.[cursor]), @slowest = c.name from consumer(nowait) where c.feed_id = @feed_id and c.shard = @shard order by convert(bigint, c.[cursor]), c.name",
+            ),
+            with("catch"),
+            with("  if error_number() <> 1222"),
+            with("    throw"),
+            with("  rollback transaction"),
+            with("  return"),
+            step(
+                "choose",
+                "insert @gone select top(@left) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number <= @upto and c.change_sequence_number is not null order by c.change_sequence_number",
+            ),
+            with("if @highest is not null"),
+            step(
+                "delete",
+                "  delete change(forceseek) from @gone where c.feed_id = @feed_id and c.shard = @shard",
+            ),
+            beside(
+                "  if exists(select 1 from feed_source s where s.feed_id = @feed_id and s.kind = 'captured')",
+                links,
+            ),
+            beside("    delete change_row(forceseek) from @gone", links),
+            step(
+                "mark",
+                "  update shard(forceseek) set trimmed_to = case when s.trimmed_to < @highest then @highest else s.trimmed_to end where s.feed_id = @feed_id and s.shard = @shard",
+            ),
+            beside(
+                "  delete progress where feed_id = @feed_id and shard = @shard and last_change_sequence_number < @highest",
+                "the age of numbers, which orders nothing",
+            ),
+            step("commit", "commit transaction"),
+        ],
+    )
+}
+
+/// `page.sql`, as it is for a feed that knows no rows.
+pub fn page() -> Script {
+    Script::new(
+        "page.sql",
+        [
+            step(
+                "begun",
+                "select @begun = count(*) from backfill where b.feed_id = @feed_id",
+            ),
+            step(
+                "upto",
+                "select @upto = isnull(s.start, s.last_change_sequence_number) from shard where s.feed_id = @feed_id and s.shard = @shard and @after < isnull(s.start, s.last_change_sequence_number) and exists(select 1 from backfill b where b.feed_id = @feed_id and b.finished_at is null)",
+            ),
+            step(
+                "page",
+                "select from change (top(@limit + 1) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number > @after and c.change_sequence_number <= @upto and c.change_sequence_number is not null) where q.place = 1 or q.bytes <= @bytes order by q.change_sequence_number",
+            ),
+            step(
+                "ends",
+                "select (select count(*) from backfill b where b.feed_id = @feed_id) - @begun from shard where s.feed_id = @feed_id and s.shard = @shard",
+            ),
+        ],
+    )
+}
+
+/// The indexes that migration 1 makes; the model takes from them who can lock a page.
+pub fn index_lines() -> Vec<Line> {
+    vec![
+        with("index ix_sweep_group on shard"),
+        with("index ix_needs_seqnum on change allow_page_locks = off"),
+        with("index ix_seqnum on change"),
+    ]
+}
