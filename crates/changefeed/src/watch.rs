@@ -222,6 +222,7 @@ where
                 operation: change.operation,
                 item,
                 version: change.version,
+                bits: change.bits,
                 columns: change.columns.clone(),
             });
         }

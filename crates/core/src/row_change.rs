@@ -75,6 +75,10 @@ pub struct RowChange<T = Box<RawValue>> {
     /// The version of this change: grows with every change of the table's rows.
     #[serde(skip)]
     pub version: i64,
+    /// Chance, drawn when this version was first handed over: a database that was restored from a backup gives
+    /// the same version again, to another change.
+    #[serde(skip)]
+    pub bits: i64,
     /// The columns that were written anew since the function was last handed the row. Only of
     /// updates, where the watch asks for them; nothing where any column may have changed.
     #[serde(skip)]
@@ -126,6 +130,7 @@ mod tests {
             operation: RowOperation::Update,
             item,
             version: 17,
+            bits: 0,
             columns: Some(vec!["x".into()]),
         };
         let unknown = RowChange {

@@ -470,6 +470,7 @@ mod tests {
             operation: RowOperation::Insert,
             item: RawValue::from_string("{}".to_owned()).unwrap(),
             version,
+            bits: 0,
             columns: None,
         };
         let leased = Batch {

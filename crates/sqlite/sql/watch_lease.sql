@@ -8,6 +8,9 @@ update {leases} as q
        _changefeed_lease_owner = ?2,
        _changefeed_lease_generation = ?4,
        _changefeed_attempt_count = q._changefeed_attempt_count + 1,
+       _changefeed_bits = case when q._changefeed_bits_version = q._changefeed_change_version
+         then q._changefeed_bits else random() end,
+       _changefeed_bits_version = q._changefeed_change_version,
        _changefeed_retry_time = null
  where q.{rowid} in (select q.{rowid} from {leases} q where {condition}
                     order by q._changefeed_change_version limit ?5)

@@ -8,6 +8,10 @@ create table if not exists {leases} (
   _changefeed_lease_expiration_time integer,
   _changefeed_lease_owner           text,
   _changefeed_lease_generation      integer,
+  -- What receivers know the change by besides its version, which a file that was restored from a backup
+  -- gives again to another change; and the version that it was drawn for.
+  _changefeed_bits                  integer,
+  _changefeed_bits_version          integer,
   _changefeed_newer_operation       integer,
   _changefeed_columns               text,
   _changefeed_newer_columns         text,

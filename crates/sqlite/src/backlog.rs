@@ -383,13 +383,13 @@ impl<'a> Backlog<'a> {
         let mut statement = self.tx.prepare_cached(&sql).explained()?;
         let mut rows = statement.query([]).explained()?;
         let mut changes: Vec<RowChange> = Vec::new();
-        let first = 3 + table.key.len();
+        let first = 4 + table.key.len();
         let mut names: Option<Vec<String>> = None;
         let (mut bytes, mut versions) = (0, leased.versions);
         while let Some(row) = rows.next().explained()? {
             let operation = RowOperation::from_number(row.get(1).explained()?)?;
             let item = if operation == RowOperation::Delete {
-                value::to_json(row, &table.key, 3)?
+                value::to_json(row, &table.key, 4)?
             } else {
                 let names = names.get_or_insert_with(|| read::column_names(row, first));
                 value::to_json(row, names, first)?
@@ -404,6 +404,7 @@ impl<'a> Backlog<'a> {
                 operation,
                 item,
                 version: row.get(0).explained()?,
+                bits: row.get(3).explained()?,
                 columns: columns.and_then(|json| self.known_columns(&json)),
             });
         }

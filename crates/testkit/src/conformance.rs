@@ -359,6 +359,7 @@ macro_rules! conformance {
                 parked_changes_come_back_by_retry_or_by_a_newer_change
                 a_newer_change_of_a_row_that_uses_up_its_attempts_is_not_parked
                 a_released_batch_is_as_if_it_had_not_been_taken
+                a_version_has_bits_by_chance_that_stay
                 a_lease_that_came_back_has_another_generation
                 a_function_that_runs_long_keeps_its_rows
                 a_function_is_cancelled_before_its_lease_can_expire

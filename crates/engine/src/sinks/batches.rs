@@ -103,11 +103,12 @@ impl PostBatches {
 }
 
 /// What receivers know a request by: the same rows in the same versions are the same request,
-/// whichever attempt it is, and any other set of rows is another.
+/// whichever attempt it is, and any other set of rows is another, also after a backup was restored.
 fn id(function_id: &str, batch: &Batch) -> String {
     let mut hash = Sha256::new();
     for change in &batch.changes {
         hash.update(change.version.to_be_bytes());
+        hash.update(change.bits.to_be_bytes());
     }
     let mut id = format!("{function_id}-");
     for byte in &hash.finalize()[..16] {
@@ -129,6 +130,7 @@ mod tests {
             operation: RowOperation::Update,
             item: RawValue::NULL.to_owned(),
             version,
+            bits: version ^ 77,
             columns: None,
         };
         Batch {
@@ -150,6 +152,9 @@ mod tests {
             "a receiver would drop row 2"
         );
         assert_ne!(first, id("g", &batch(1, &[1, 3])));
+        let mut restored = batch(1, &[1, 3]);
+        restored.changes[1].bits += 1;
+        assert_ne!(first, id("f", &restored), "another change has this version");
         assert_eq!(first.len(), "f-".len() + 32);
     }
 }

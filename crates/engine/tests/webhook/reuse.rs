@@ -129,6 +129,7 @@ async fn a_batch_of_a_watch_is_posted_again_within_its_attempt() {
             operation: RowOperation::Insert,
             item: raw("{}"),
             version: 1,
+            bits: 0,
             columns: None,
         }],
         asked: Instant::now(),

@@ -92,9 +92,12 @@ impl Backlog {
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
             let mut columns = row.into_iter().flatten();
-            let (Some(version), Some(operation), Some(item)) =
-                (columns.next(), columns.next(), columns.next())
-            else {
+            let (Some(version), Some(bits), Some(operation), Some(item)) = (
+                columns.next(),
+                columns.next(),
+                columns.next(),
+                columns.next(),
+            ) else {
                 return Err(unexpected());
             };
             let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
@@ -110,6 +113,7 @@ impl Backlog {
                 item: RawValue::from_string(item)
                     .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
                 version: number(version)?,
+                bits: number(bits)?,
                 columns: changed,
             });
         }

@@ -9,6 +9,9 @@ leased as (
         _changefeed_lease_owner = {owner},
         _changefeed_lease_generation = b.generation,
         _changefeed_attempt_count = q._changefeed_attempt_count + 1,
+        _changefeed_bits = case when q._changefeed_bits_version = q._changefeed_change_version
+            then q._changefeed_bits else uuid_hash_extended(gen_random_uuid(), 0) end,
+        _changefeed_bits_version = q._changefeed_change_version,
         _changefeed_last_error = case
             when q._changefeed_lease_expiration_time <= b.now
                  and q._changefeed_retry_time is null

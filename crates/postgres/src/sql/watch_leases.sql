@@ -8,6 +8,10 @@ create table changefeed.{leases} (
     _changefeed_lease_expiration_time timestamptz,
     _changefeed_lease_owner           text,
     _changefeed_lease_generation      bigint,
+    -- What receivers know the change by besides its version, which a database that was restored from a backup
+    -- gives again to another change; and the version that it was drawn for.
+    _changefeed_bits                  bigint,
+    _changefeed_bits_version          bigint,
     -- Where the newest change was among all changes of the table.
     _changefeed_order                 bigint not null default 0,
     -- A change that came while the row was in process; it is handed over afterwards.

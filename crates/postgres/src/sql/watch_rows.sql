@@ -7,7 +7,8 @@
 -- everybody behind them.
 declare changefeed_rows no scroll cursor with hold for
 with found as materialized (
-    select q._changefeed_change_version as version, q._changefeed_operation as operation,
+    select q._changefeed_change_version as version, coalesce(q._changefeed_bits, 0) as bits,
+           q._changefeed_operation as operation,
            q._changefeed_newer_operation as newer, q._changefeed_columns as columns,
            (select (select row_to_json(changefeed_item.*)::text
                     from (select {row_columns}) changefeed_item)
@@ -25,7 +26,7 @@ measured as (
            sum(octet_length(coalesce(f.item, f.key_item))) over (order by f.version) as bytes
     from found f
 )
-select b.version,
+select b.version, b.bits,
        case when b.item is null or b.operation >= 2 and b.newer is not null then 2
             when b.operation < 2 then b.operation
             else 3 - b.operation end,

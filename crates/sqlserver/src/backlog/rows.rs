@@ -88,8 +88,9 @@ impl Backlog {
             if row.get::<&str, _>(4) != Some(&self.signature) {
                 return Err(altered());
             }
-            let (Some(version), Some(operation), Some(item)) = (
+            let (Some(version), Some(bits), Some(operation), Some(item)) = (
                 row.get::<i64, _>(0),
+                row.get::<i64, _>(5),
                 row.get::<i32, _>(1),
                 row.get::<&str, _>(2),
             ) else {
@@ -105,6 +106,7 @@ impl Backlog {
                 item: RawValue::from_string(item.to_owned())
                     .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
                 version,
+                bits,
                 columns,
             });
         }

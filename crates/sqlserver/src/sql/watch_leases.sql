@@ -9,6 +9,10 @@ create table changefeed.{leases} (
     _changefeed_lease_expiration_time datetime2(6) null,
     _changefeed_lease_owner           nvarchar(400) null,
     _changefeed_lease_generation      bigint null,
+    -- What receivers know the change by besides its version, which a database that was restored from a backup
+    -- gives again to another change; and the version that it was drawn for.
+    _changefeed_bits                  bigint null,
+    _changefeed_bits_version          bigint null,
     -- Where the newest change was among all changes of the table; 0 where that is not known, so that every
     -- change is newer.
     _changefeed_order                 bigint not null default 0,

@@ -4,10 +4,10 @@
 -- All of them are read before anything is sent: a process that was stopped in the middle of it would
 -- keep the lock on a row, and with it whoever wants to write to it.
 {versioned}
-declare @found table (version bigint not null primary key, operation smallint not null, newer smallint null,
+declare @found table (version bigint not null primary key, bits bigint not null, operation smallint not null, newer smallint null,
                       [columns] varchar(max) null, item nvarchar(max) null, key_item nvarchar(max) not null);
-insert into @found (version, operation, newer, [columns], item, key_item)
-select q._changefeed_change_version, q._changefeed_operation, q._changefeed_newer_operation, q._changefeed_columns,
+insert into @found (version, bits, operation, newer, [columns], item, key_item)
+select q._changefeed_change_version, isnull(q._changefeed_bits, 0), q._changefeed_operation, q._changefeed_newer_operation, q._changefeed_columns,
        (select top (1) {row} from {table} t where {same_key}), {key}
 from changefeed.{leases} q
 where {held};
@@ -17,7 +17,7 @@ select f.version,
                          when f.operation < 2 then f.operation
                          else 3 - f.operation end),
        case when f.operation >= 2 and f.newer is not null then f.key_item else isnull(f.item, f.key_item) end,
-       f.[columns], {signature}
+       f.[columns], {signature}, f.bits
 from (select m.*, row_number() over (order by m.version) as place,
              sum(datalength(isnull(m.item, m.key_item))) over (order by m.version rows unbounded preceding) as bytes
       from @found m) f

@@ -333,6 +333,33 @@ pub async fn a_released_batch_is_as_if_it_had_not_been_taken(backend: Arc<dyn Ba
     assert_eq!((again.attempt, ids(&again)), (1, vec![1, 2]));
 }
 
+/// Receivers of webhooks tell requests apart by versions and bits. A database that was restored from a backup gives
+/// the same versions again, so the bits of every version are by chance; of one version they stay what they are.
+pub async fn a_version_has_bits_by_chance_that_stay(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    let bits = |batch: &Batch| -> Vec<i64> { batch.changes.iter().map(|c| c.bits).collect() };
+    scene
+        .app
+        .run("insert into orders values (1, 'a'), (2, 'a')")
+        .await;
+    let first = scene.take("a", &long()).await.unwrap();
+    assert_ne!(first.changes[0].bits, first.changes[1].bits);
+    // It may have been sent before the instance was stopped.
+    assert_eq!(scene.settle(&first, BatchOutcome::Released).await, 2);
+    let again = next(&scene, "a", &brief()).await;
+    assert_eq!(bits(&again), bits(&first));
+    assert_eq!(scene.settle(&again, failed("no")).await, 2);
+    let again = next(&scene, "b", &long()).await;
+    assert_eq!((again.attempt, bits(&again)), (2, bits(&first)));
+    scene.app.run("update orders set note = 'b'").await;
+    assert_eq!(scene.settle(&again, BatchOutcome::Done).await, 2);
+    let newer = next(&scene, "a", &long()).await;
+    assert_eq!(ids(&newer), [1, 2]);
+    for bits in bits(&newer) {
+        assert!(bits != first.changes[0].bits && bits != first.changes[1].bits);
+    }
+}
+
 /// The same row, the same version, the same number of attempts: only the generation differs.
 pub async fn a_lease_that_came_back_has_another_generation(backend: Arc<dyn Backend>) {
     let scene = Scene::new(backend).await;
