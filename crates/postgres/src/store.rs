@@ -252,8 +252,8 @@ impl TriggerStore for PostgresStore {
             .await?;
         let feeds = self.call(Limit::STEPS, async |s| s.look_at_feeds().await);
         findings.extend(feeds.await?);
-        let numbering = self.call(Limit::LONG, async |s| s.look_at_numbering().await);
-        findings.extend(numbering.await?);
+        let locked = self.call(Limit::LONG, async |s| s.look_at_locks().await);
+        findings.extend(locked.await?);
         Ok(findings)
     }
 }

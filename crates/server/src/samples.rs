@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use changefeed::{
-    CancellationToken, Changefeed, Instance, Kind, LeaseHolder, Result, ShardState, Tallies, Tally,
-    TriggerState,
+    CancellationToken, Changefeed, EventTrigger, Instance, Kind, LeaseHolder, Result, ShardState,
+    Tallies, Tally, TriggerState,
 };
 
 use crate::meters::Meters;
@@ -31,8 +31,19 @@ pub(crate) struct Sample {
     pub(crate) status: Status,
     /// For each shard that has changes waiting: its newest number then, and since when.
     stuck: BTreeMap<(String, i16), (String, Instant)>,
+    /// The triggers whose events nobody delivers, one sentence each.
+    undelivered: Vec<String>,
     /// What each instance had done.
     tallies: BTreeMap<String, Tallies>,
+}
+
+impl Sample {
+    /// The shards whose changes get no numbers, and the triggers whose events nobody delivers.
+    fn standstill(&self) -> Vec<String> {
+        let mut told = standstill(&self.status);
+        told.extend(self.undelivered.iter().cloned());
+        told
+    }
 }
 
 impl Sample {
@@ -73,10 +84,10 @@ impl Samples {
             .clone()
     }
 
-    /// The shards whose changes get no numbers, one sentence each.
+    /// What stands still, one sentence each.
     pub(crate) fn standstill(&self) -> Vec<String> {
         self.latest()
-            .map_or_else(Vec::new, |sample| standstill(&sample.status))
+            .map_or_else(Vec::new, |sample| sample.standstill())
     }
 
     /// Samples until told to stop.
@@ -115,11 +126,11 @@ impl Samples {
         let mut series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
         series.step(missed, lines(&sample.status));
         drop(series);
-        let was = before.map_or_else(Vec::new, |before| standstill(&before.status));
-        let is = standstill(&sample.status);
+        let was = before.map_or_else(Vec::new, Sample::standstill);
+        let is = sample.standstill();
         match (was.is_empty(), is.is_empty()) {
-            (true, false) => tracing::error!(shards = is.join("; "), "changes get no numbers"),
-            (false, true) => tracing::info!("changes get their numbers again"),
+            (true, false) => tracing::error!(what = is.join("; "), "something stands still"),
+            (false, true) => tracing::info!("what stood still goes on"),
             _ => {}
         }
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sample));
@@ -146,6 +157,22 @@ fn standstill(status: &Status) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// Events that are due are taken at once, unless they wait for others of their key, or for those that are under way.
+/// If nothing moves, somebody has locked the trigger, or nobody delivers; `doctor` says which.
+fn undelivered(trigger: &EventTrigger, state: &TriggerState, moves: bool) -> Option<String> {
+    let waited = state.overdue_ms.filter(|ms| *ms >= LATE_MS)?;
+    let awaited = trigger.paused.is_some() || trigger.definition.capture.order_by.is_some();
+    (!awaited && !moves && state.in_flight == 0).then(|| {
+        format!(
+            "trigger {}: {} events wait, the oldest for {} s, and nobody delivers them; \
+             `changefeed doctor` looks for the reason",
+            trigger.definition.name,
+            state.pending,
+            waited / 1000
+        )
+    })
 }
 
 /// Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe the
@@ -266,7 +293,8 @@ pub(crate) async fn look(
         before: earlier.map(|e| &e.tallies),
         passed,
     };
-    status.triggers = triggers(db, &work).await?;
+    let undelivered;
+    (status.triggers, undelivered) = triggers(db, &work).await?;
     for watch in store.watches().await? {
         let name = watch.name.to_string();
         let (total, _) = work.of(|t| &t.watches, &name);
@@ -303,17 +331,28 @@ pub(crate) async fn look(
         at: SystemTime::now(),
         status,
         stuck,
+        undelivered,
         tallies,
     })
 }
 
-async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<Vec<TriggerStatus>> {
+/// How all triggers are doing, and those whose events nobody delivers.
+async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<(Vec<TriggerStatus>, Vec<String>)> {
     let states = db.store().trigger_states().await?;
     let state = |name: &str| -> Option<&TriggerState> {
         states.iter().find(|s| s.trigger.as_str() == name)
     };
     let triggers = db.store().triggers().await?;
-    Ok(triggers
+    let still = triggers
+        .iter()
+        .filter_map(|trigger| {
+            let name = trigger.definition.name.as_str();
+            let (_, rates) = work.of(|t| &t.triggers, name);
+            let moves = rates.is_some_and(|(success, failure)| success + failure > 0.0);
+            undelivered(trigger, state(name)?, moves)
+        })
+        .collect();
+    let all = triggers
         .into_iter()
         .map(|trigger| {
             let name = trigger.definition.name.to_string();
@@ -333,7 +372,8 @@ async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<Vec<TriggerStatus>
                 trigger: name,
             }
         })
-        .collect())
+        .collect();
+    Ok((all, still))
 }
 
 /// Who serves, with the leases that each holds.
@@ -438,7 +478,10 @@ impl Work<'_> {
 
 #[cfg(test)]
 mod tests {
-    use changefeed::{Cursor, ShardId, SweepGroup};
+    use changefeed::{
+        Capture, Cursor, Delivery, OrderBy, ShardId, SweepGroup, TableName, TriggerDefinition,
+        TriggerId,
+    };
 
     use super::*;
 
@@ -494,6 +537,44 @@ mod tests {
             "{told:?}"
         );
         assert!(told[0].contains("for 12 s"), "{told:?}");
+    }
+
+    #[test]
+    fn a_trigger_whose_events_nobody_takes_is_told_of() {
+        let definition = TriggerDefinition {
+            name: "mail".parse().unwrap(),
+            table: TableName::unqualified("orders"),
+            capture: Capture::default(),
+            delivery: Delivery::default(),
+        };
+        let mut trigger = EventTrigger {
+            id: TriggerId(1),
+            definition,
+            paused: None,
+        };
+        let state = |overdue_ms, in_flight| TriggerState {
+            trigger: "mail".parse().unwrap(),
+            pending: 7,
+            in_flight,
+            dead: 0,
+            overdue_ms,
+        };
+        let stuck = state(Some(12_000), 0);
+        let told = undelivered(&trigger, &stuck, false).unwrap();
+        assert!(
+            told.starts_with("trigger mail: 7 events wait, the oldest for 12 s"),
+            "{told}"
+        );
+        assert_eq!(undelivered(&trigger, &stuck, true), None);
+        assert_eq!(undelivered(&trigger, &state(Some(9_000), 0), false), None);
+        assert_eq!(undelivered(&trigger, &state(Some(12_000), 1), false), None);
+        assert_eq!(undelivered(&trigger, &state(None, 0), false), None);
+        // Behind one that is to be tried again.
+        trigger.definition.capture.order_by = Some(OrderBy::Key);
+        assert_eq!(undelivered(&trigger, &stuck, false), None);
+        trigger.definition.capture.order_by = None;
+        trigger.paused = Some("rest".to_owned());
+        assert_eq!(undelivered(&trigger, &stuck, false), None);
     }
 
     #[test]

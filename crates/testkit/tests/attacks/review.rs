@@ -7,6 +7,7 @@ use changefeed_core::{
     After, Cursor, Finding, Kind, Severity, ShardId, Source, TableName, WatchFrom,
 };
 use changefeed_testkit::backend::{PostgresSession, Session, captured, on_every_backend, read_all};
+use changefeed_testkit::events::to_webhook;
 use changefeed_testkit::run;
 use changefeed_testkit::watching::{quick, spec, take_all};
 use serde_json::{Value, json};
@@ -45,6 +46,67 @@ fn a_shard_that_somebody_keeps_locked_is_told_with_who_does() {
         assert!(advice.ends_with(&format!("pg_terminate_backend({pid})")));
         other.run("rollback").await;
         assert_eq!(findings(&scene, "feed feed-1").await, []);
+    });
+}
+
+/// Claims leave a locked trigger alone in the same way: a server process that was stopped in the middle of one
+/// keeps the lock, and nobody delivers its events.
+#[test]
+fn a_trigger_that_somebody_keeps_locked_is_told_with_who_does() {
+    run(async {
+        let scene = Scene::new("create table t (id integer primary key)").await;
+        let definition = to_webhook("mine", "t", "http://127.0.0.1:9/");
+        scene
+            .store
+            .create_trigger(&definition, false)
+            .await
+            .unwrap();
+        let other = PostgresSession::connect(scene.database.url())
+            .await
+            .unwrap();
+        let other: Box<dyn Session> = Box::new(other);
+        other
+            .run("begin; select from changefeed.event_trigger for no key update")
+            .await;
+        let pid = other.value("select pg_backend_pid()").await;
+        let problems = async || {
+            let mut found = findings(&scene, "trigger mine").await;
+            found.retain(|f| f.severity == Severity::Problem);
+            found
+        };
+        let found = problems().await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        let message = &found[0].message;
+        assert!(message.starts_with("it is locked"), "{message}");
+        assert!(message.contains(&format!("session {pid} of ")), "{message}");
+        other.run("rollback").await;
+        assert_eq!(problems().await, []);
+    });
+}
+
+/// So can anybody with the lock that keeps the workers of a watched table apart.
+#[test]
+fn a_watch_whose_lock_somebody_keeps_is_told_with_who_does() {
+    run(async {
+        let scene = Scene::new("create table t (id integer primary key)").await;
+        let watch = scene.store.open_watch(&spec("w", "t")).await.unwrap();
+        let other = PostgresSession::connect(scene.database.url())
+            .await
+            .unwrap();
+        let other: Box<dyn Session> = Box::new(other);
+        other
+            .run(&format!(
+                "select pg_advisory_lock(hashtextextended('changefeed/watch/{}', 0))",
+                watch.table_id
+            ))
+            .await;
+        let pid = other.value("select pg_backend_pid()").await;
+        let found = findings(&scene, "watch w").await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        let message = &found[0].message;
+        assert!(message.contains(&format!("session {pid} of ")), "{message}");
+        other.run("select pg_advisory_unlock_all()").await;
+        assert_eq!(findings(&scene, "watch w").await, []);
     });
 }
 
@@ -315,5 +377,90 @@ fn a_position_of_loading_that_cannot_be_read_begins_again() {
             let batches = take_all(&*scene.store, &watch, &quick()).await;
             assert_eq!(batches.concat().len(), 2, "{bad}");
         }
+    });
+}
+
+/// Each is looked up by a statement of its own, so that a page of them may take longer than a statement may. Then
+/// the rest is for the next page. Here no time is left from the start, so that no machine is too fast for it.
+#[test]
+fn a_page_of_keys_of_an_own_type_ends_when_its_time_is_over() {
+    run(async {
+        let scene = Scene::new(
+            "create type mood as enum ('a', 'b', 'c', 'd'); create table t (m mood primary key, n integer)",
+        )
+        .await;
+        let feed = scene.captured("t").await;
+        let page = "select pg_get_functiondef(oid) from pg_proc \
+                    where pronamespace = 'changefeed'::regnamespace and proname = 'page'";
+        let definition = scene.session.value(page).await;
+        let hurried = definition.replace("interval '2 seconds'", "interval '-1 seconds'");
+        assert_ne!(hurried, definition);
+        scene.session.run(&hurried).await;
+        scene
+            .session
+            .run("insert into t values ('a', 1), ('b', 2), ('c', 3), ('d', 4); delete from t where m = 'b'")
+            .await;
+        let (mut after, mut rows) = (After::First, Vec::new());
+        loop {
+            let page = scene.page(&feed, after).await.unwrap();
+            assert_eq!(page.changes.len(), 1, "at least one, and no more");
+            rows.extend(page.changes.iter().map(row));
+            after = After::Cursor(page.next);
+            if !page.more {
+                break;
+            }
+        }
+        let row = |m: &str, n: i64| json!({"m": m, "n": n});
+        let expected = [
+            row("a", 1),
+            Value::Null,
+            row("c", 3),
+            row("d", 4),
+            Value::Null,
+        ];
+        assert_eq!(rows, expected);
+    });
+}
+
+/// As many columns as a table can have, of which one was altered: asked for one by one, they took seconds of every
+/// write, and lists of them are longer than a function has arguments.
+#[test]
+fn a_table_of_1590_columns_is_captured_and_read_also_when_it_was_altered() {
+    run(async {
+        let columns: Vec<String> = (1..1590).map(|n| format!("c{n} integer")).collect();
+        let setup = format!(
+            "create table t (id integer primary key, {})",
+            columns.join(", ")
+        );
+        let scene = Scene::new(&setup).await;
+        let feed = scene.captured("t").await;
+        let definition = to_webhook("wide", "t", "http://127.0.0.1:9/");
+        scene
+            .store
+            .create_trigger(&definition, false)
+            .await
+            .unwrap();
+        scene
+            .session
+            .run("insert into t (id, c1589) values (1, 7)")
+            .await;
+        scene
+            .session
+            .run("alter table t alter c7 type bigint")
+            .await;
+        scene
+            .session
+            .run("insert into t (id, c1589) values (2, 8)")
+            .await;
+        let rows = scene.rows(&feed).await;
+        assert_eq!(rows.len(), 2);
+        for (row, last) in rows.iter().zip([7, 8]) {
+            assert_eq!(row.as_object().unwrap().len(), 1590);
+            assert_eq!(row["c1589"], json!(last));
+        }
+        let events = "select string_agg(concat(new ->> 'id', ' ', new ->> 'c1589', ' ', \
+                          (select count(*) from json_object_keys(new))), ', ' order by change_id) \
+                      from changefeed.event_log";
+        assert_eq!(scene.session.value(events).await, "1 7 1590, 2 8 1590");
     });
 }
