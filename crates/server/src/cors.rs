@@ -83,7 +83,7 @@ pub(crate) fn preflight(
     set("access-control-allow-methods", methods);
     set(
         "access-control-allow-headers",
-        "authorization, content-type, last-event-id",
+        "authorization, content-type, last-event-id, idempotency-key",
     );
     set("access-control-max-age", "600");
     Some(answer)
@@ -120,6 +120,30 @@ mod tests {
         assert!(check(&all).is_ok());
         for bad in ["app.example", "https://app.example/", "", "null"] {
             assert!(check(&[bad.to_owned()]).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_page_may_send_the_headers_that_the_interface_reads() {
+        let mut headers = HeaderMap::new();
+        for (name, value) in [
+            ("origin", "https://app.example"),
+            ("access-control-request-method", "POST"),
+        ] {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        let allowed = ["https://app.example".to_owned()];
+        let answer = preflight(&allowed, true, &Method::OPTIONS, &headers).unwrap();
+        let said = answer.headers()["access-control-allow-headers"]
+            .to_str()
+            .unwrap();
+        for name in [
+            "authorization",
+            "content-type",
+            "last-event-id",
+            "idempotency-key",
+        ] {
+            assert!(said.split(", ").any(|one| one == name), "{name}");
         }
     }
 }
