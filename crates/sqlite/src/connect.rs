@@ -38,13 +38,14 @@ const WRITING: Duration = Duration::from_secs(600);
 const STEPS: i32 = 10_000;
 
 /// Readers at the same time. More would only contend for the same pages.
-const READERS: usize = 4;
+pub(crate) const READERS: usize = 4;
 
 /// The connections of a store.
 pub(crate) struct Pool {
     path: PathBuf,
     writer: Arc<tokio::sync::Mutex<Guarded>>,
     seats: Arc<Semaphore>,
+    readers: usize,
     idle: Arc<Mutex<Vec<Guarded>>>,
     limits: Limits,
 }
@@ -86,16 +87,16 @@ impl Guarded {
 
 impl Pool {
     /// Opens the file, creating it if it is missing.
-    pub(crate) async fn open(path: &Path) -> Result<Self> {
+    pub(crate) async fn open(path: &Path, readers: usize) -> Result<Self> {
         let limits = Limits {
             wait: WAIT,
             reading: READING,
             writing: WRITING,
         };
-        Pool::limited(path, limits).await
+        Pool::limited(path, limits, readers).await
     }
 
-    async fn limited(path: &Path, limits: Limits) -> Result<Self> {
+    async fn limited(path: &Path, limits: Limits, readers: usize) -> Result<Self> {
         if path.as_os_str().is_empty() || path.to_str() == Some(":memory:") {
             return Err(Error::invalid(
                 "a database in memory cannot be shared by several connections",
@@ -115,7 +116,8 @@ impl Pool {
             Ok(Pool {
                 path,
                 writer: Arc::new(tokio::sync::Mutex::new(Guarded::new(writer)?)),
-                seats: Arc::new(Semaphore::new(READERS)),
+                seats: Arc::new(Semaphore::new(readers)),
+                readers,
                 idle: Arc::default(),
                 limits,
             })
@@ -130,10 +132,10 @@ impl Pool {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .len();
-        let reading = READERS - self.seats.available_permits();
+        let reading = self.readers - self.seats.available_permits();
         let writing = usize::from(self.writer.try_lock().is_err());
         Connections {
-            most: READERS + 1,
+            most: self.readers + 1,
             open: idle + reading + 1,
             idle: idle + 1 - writing,
             // Neither a semaphore nor a mutex says how many wait for it.
@@ -303,7 +305,7 @@ mod tests {
 
     async fn pool() -> (tempfile::TempDir, Pool) {
         let dir = tempfile::tempdir().unwrap();
-        let pool = Pool::limited(&dir.path().join("test.db"), SHORT).await;
+        let pool = Pool::limited(&dir.path().join("test.db"), SHORT, READERS).await;
         (dir, pool.unwrap())
     }
 

@@ -119,7 +119,12 @@ impl SqliteStore {
     /// Opens a database file, creating it if it is missing. Nothing is installed by this; see
     /// [`migrate`](changefeed_core::SchemaStore::migrate).
     pub async fn open(path: impl AsRef<Path>) -> Result<Self> {
-        let pool = Pool::open(path.as_ref()).await?;
+        Self::open_with(path, connect::READERS).await
+    }
+
+    /// The same with so many connections for reading, at least one. There is one for writing besides.
+    pub async fn open_with(path: impl AsRef<Path>, readers: usize) -> Result<Self> {
+        let pool = Pool::open(path.as_ref(), readers.max(1)).await?;
         let waker = Waker::new(pool.path());
         Ok(SqliteStore {
             inner: Arc::new(Inner {

@@ -84,7 +84,8 @@ impl Backend for SqliteBackend {
     }
 
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(SqliteStore::open(&self.path()).await.unwrap())
+        // One connection to read with, as with the other databases: see there.
+        Arc::new(SqliteStore::open_with(&self.path(), 1).await.unwrap())
     }
 
     async fn write_ulids(
