@@ -366,7 +366,12 @@ begin
     set generation = case when owner = @owner and expires_at > @now then generation
                           else generation + 1 end,
         owner = @owner, renewal = renewal + 1, ttl_milliseconds = @ttl_milliseconds,
-        expires_at = @expires
+        -- A call that is executed late, after a newer one of the same owner, must not shorten what
+        -- that one was granted and its owner trusts. What lies further ahead than a lease can last
+        -- is from before the clock was set back.
+        expires_at = case when owner = @owner and expires_at > @expires
+                               and expires_at <= dateadd(millisecond, @ttl_milliseconds, sysutcdatetime())
+                          then expires_at else @expires end
     where name = @name and (owner = @owner or expires_at <= @now or renewal = @stale_renewal);
     if @@rowcount = 1
         select @generation = l.generation from changefeed.lease l
