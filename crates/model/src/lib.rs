@@ -13,11 +13,12 @@
 pub mod check;
 pub mod engine;
 pub mod events;
+pub mod leases;
 pub mod script;
 pub mod sweep;
 pub mod ulid;
 
 /// All scripts that the models execute, by their names in the shipped SQL.
 pub fn tied() -> Vec<script::Script> {
-    [sweep::tied(), ulid::tied(), events::tied()].concat()
+    [sweep::tied(), ulid::tied(), events::tied(), leases::tied()].concat()
 }

@@ -131,7 +131,7 @@ impl Ulids {
             enter: Program::of(&scripts.enter),
             commit: Program::of(&scripts.commit),
             report: Program::of(&scripts.report),
-            one_batch: scripts.one_batch,
+            one_batch: scripts.batch.says("commit transaction"),
             freezes: 0,
             losses: 0,
             times: 1,
@@ -319,5 +319,11 @@ impl Protocol for Ulids {
 /// The scripts that this model executes.
 pub fn tied() -> Vec<Script> {
     let scripts = Scripts::shipped();
-    vec![scripts.wait, scripts.enter, scripts.commit, scripts.report]
+    vec![
+        scripts.wait,
+        scripts.enter,
+        scripts.commit,
+        scripts.report,
+        scripts.batch,
+    ]
 }

@@ -174,7 +174,7 @@ const MUTATIONS: &[Mutation] = &[
         breaks: WAITS,
         rules: VERSIONED,
         clients: &[Plain, Plain],
-        edit: |s| s.one_batch = false,
+        edit: |s| s.batch.drop("commit"),
     },
     Mutation {
         name: "forget how many were drawn",

@@ -123,7 +123,7 @@ fn finish() -> Script {
             step("begin", "begin transaction"),
             step(
                 "decide",
-                "update event(forceseek) set state = …, due_at = …, cut_off = …, locked_by = null output inserted.change_id, inserted.generation, inserted.trigger_id into @applied from @finished where locked_by is not null and exists(select 1 from @finished f where f.change_id = event.change_id and f.generation = event.generation)",
+                "update event(forceseek) set state = (select case when f.verdict in('d', 'e') then f.verdict else 'p' end from @finished f where f.change_id = event.change_id and f.generation = event.generation), due_at = …, cut_off = …, locked_by = null output inserted.change_id, inserted.generation, inserted.trigger_id into @applied from @finished where locked_by is not null and exists(select 1 from @finished f where f.change_id = event.change_id and f.generation = event.generation)",
             ),
             step(
                 "record",

@@ -17,8 +17,8 @@ pub struct Scripts {
     pub commit: Script,
     /// `changefeed.report_incident`.
     pub report: Script,
-    /// COMMIT is sent together with `commit_ulid_transaction`, as its comment asks for.
-    pub one_batch: bool,
+    /// What our library sends to commit: one batch.
+    pub batch: Script,
 }
 
 impl Scripts {
@@ -29,7 +29,7 @@ impl Scripts {
             enter: enter(),
             commit: commit(),
             report: report(),
-            one_batch: true,
+            batch: batch(),
         }
     }
 }
@@ -258,6 +258,16 @@ fn report() -> Script {
             with("  catch"),
             with("    if error_number() not in(2627, 2601)"),
             with("      throw"),
+        ],
+    )
+}
+
+fn batch() -> Script {
+    Script::new(
+        "ulids.rs: exec changefeed.commit_ulid_transaction",
+        [
+            step("verify", "exec commit_ulid_transaction"),
+            step("commit", "commit transaction"),
         ],
     )
 }

@@ -25,7 +25,7 @@ from bind import MODULE, module_name
 from dom import OLDEST, Source, kind, parse, walk
 
 # An expression that is longer says little: the model says what it means, and tests of the store that it is so.
-LONG = 90
+LONG = 170
 # What tells of more than its arguments.
 OUTSIDE = re.compile(
     r"sysutcdatetime|change_tracking_\w+|applock_\w+|session_context|crypt_gen_random|current_transaction_id"
