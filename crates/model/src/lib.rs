@@ -17,8 +17,16 @@ pub mod leases;
 pub mod script;
 pub mod sweep;
 pub mod ulid;
+pub mod watches;
 
 /// All scripts that the models execute, by their names in the shipped SQL.
 pub fn tied() -> Vec<script::Script> {
-    [sweep::tied(), ulid::tied(), events::tied(), leases::tied()].concat()
+    [
+        sweep::tied(),
+        ulid::tied(),
+        events::tied(),
+        leases::tied(),
+        watches::tied(),
+    ]
+    .concat()
 }
