@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use changefeed::{CancellationToken, Error, Remedy};
+use changefeed::{CancellationToken, Error, Kind, Remedy};
 
 /// How long a call of a loop may take, or fail, before this instance is not ready.
 const LATE: Duration = Duration::from_secs(10);
@@ -40,6 +40,8 @@ struct Loop {
 struct Failing {
     since: Instant,
     last: Instant,
+    /// Somebody else holds what it needs.
+    held: bool,
     error: String,
 }
 
@@ -56,10 +58,19 @@ impl Loop {
             let seconds = now.duration_since(*began).as_secs();
             return Some(format!("{what}: no answer of the database for {seconds} s"));
         }
+        self.fails(now, false)
+    }
+
+    /// What it cannot do because somebody else holds a lock, and what no other instance could do either.
+    fn held_up(&self, now: Instant) -> Option<String> {
+        self.fails(now, true)
+    }
+
+    fn fails(&self, now: Instant, held: bool) -> Option<String> {
         let failing = self
             .failing
             .iter()
-            .filter(|(_, f)| now.duration_since(f.last) < FORGET)
+            .filter(|(_, f)| f.held == held && now.duration_since(f.last) < FORGET)
             .min_by_key(|(_, f)| f.since)?;
         let (what, Failing { since, error, .. }) = failing;
         let lasts = now.duration_since(*since);
@@ -101,6 +112,13 @@ impl Health {
             .collect()
     }
 
+    /// What loops cannot do because somebody else holds a lock, one sentence each.
+    pub(crate) fn held_up(&self) -> Vec<String> {
+        let now = Instant::now();
+        let loops = self.loops();
+        loops.values().filter_map(|one| one.held_up(now)).collect()
+    }
+
     /// How long ago a call of each loop was last answered.
     pub(crate) fn ages(&self) -> Vec<(String, f64)> {
         let loops = self.loops();
@@ -120,7 +138,13 @@ impl Health {
             .await
             .is_err()
         {
-            for (name, trouble) in self.checks() {
+            let now = Instant::now();
+            let troubles: Vec<(String, Option<String>)> = self
+                .loops()
+                .iter()
+                .map(|(name, one)| (name.clone(), one.trouble(now).or_else(|| one.held_up(now))))
+                .collect();
+            for (name, trouble) in troubles {
                 let was = told.insert(name.clone(), trouble.is_some());
                 match trouble {
                     Some(why) if was != Some(true) => {
@@ -179,9 +203,11 @@ impl Call {
                 let failing = this.failing.entry(self.what.clone()).or_insert(Failing {
                     since: now,
                     last: now,
+                    held: false,
                     error: String::new(),
                 });
                 failing.last = now;
+                failing.held = error.kind() == Kind::Busy;
                 failing.error = error.to_string();
             }
             // Any other error ends the loop, or is one about this call alone.
@@ -236,8 +262,15 @@ mod tests {
             None,
             "nobody tries it any more"
         );
+        // A lock that somebody keeps is no fault of this instance.
+        let held = Error::new(Kind::Busy, "locked");
+        pulse.call("sweep of group 1".to_owned()).over(Some(&held));
+        assert_eq!(trouble(&health, late), None);
+        let said = health.loops()["sweep"].held_up(Instant::now() + late);
+        assert!(said.unwrap().ends_with("s: locked"));
         pulse.call("sweep of group 1".to_owned()).over(None);
         assert_eq!(trouble(&health, late), None);
+        assert_eq!(health.loops()["sweep"].held_up(Instant::now() + late), None);
         drop(pulse.call("cut off".to_owned()));
         assert_eq!(trouble(&health, late), None);
         health.ended("sweep", "done");

@@ -14,7 +14,7 @@ use crate::serving::{Serving, orders};
 const WATCHES: usize = 20;
 
 /// How often this instance has asked for a batch.
-async fn takes(serving: &Serving) -> usize {
+pub(crate) async fn takes(serving: &Serving) -> usize {
     let metrics = serving.get("/metrics").await.body;
     let line = "changefeed_store_seconds_count{operation=\"take\"} ";
     (metrics.lines())

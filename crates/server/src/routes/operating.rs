@@ -69,10 +69,12 @@ pub(crate) async fn readyz(State(app): State<Arc<App>>) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
+    let mut degraded = app.samples.standstill();
+    degraded.extend(app.health.held_up());
     let out = ReadyOut {
         ready,
         checks,
-        degraded: app.samples.standstill(),
+        degraded,
     };
     (status, Json(out)).into_response()
 }
