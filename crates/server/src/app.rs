@@ -84,7 +84,10 @@ impl Options {
 
 /// Everything that handlers share.
 pub(crate) struct App {
+    /// For requests.
     pub(crate) db: Changefeed,
+    /// For what goes on without them.
+    pub(crate) loops: Changefeed,
     pub(crate) options: Options,
     pub(crate) feeds: Feeds,
     pub(crate) reads: Reads,

@@ -72,7 +72,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the address, if it may. `db` should be a [`Metered`] one, so that it is counted.
+    /// Binds the address, if it may. What is asked of the database is counted.
     pub async fn bind(
         db: Changefeed,
         options: Options,
@@ -80,6 +80,10 @@ impl Server {
         meters: Arc<Meters>,
         shutdown: CancellationToken,
     ) -> Result<Server> {
+        let store = db.store().clone();
+        // What says who may do what, and how it all is, does not queue behind requests.
+        let db = Changefeed::new(Metered::around(store.clone(), meters.clone()));
+        let requests = Changefeed::new(Metered::for_requests(store, meters.clone()));
         let tokens = db.store().tokens().await?;
         if !options.is_loopback() && !tokens.iter().any(changefeed::AccessToken::is_valid) {
             return Err(Error::new(
@@ -105,20 +109,21 @@ impl Server {
             .map_err(|e| Error::new(Kind::Database, "the API cannot be described").caused_by(e))?;
         let always = !options.is_loopback();
         let app = Arc::new(App {
-            feeds: feeds::Feeds::new(db.clone()),
-            reads: reads::Reads::new(db.clone()),
+            feeds: feeds::Feeds::new(requests.clone()),
+            reads: reads::Reads::new(requests.clone()),
             access: access::Access::new(db.clone(), always, tokens),
             limits: limits::Limits::new(options.max_requests, options.room_to_wait()),
             connections: connections::Connections::new(options.max_connections),
             samples: Arc::default(),
             complaints: complaints::Complaints::default(),
             schema: operating::schema(db.clone()),
+            loops: db,
             health,
             meters,
             shutdown,
             openapi: openapi.into(),
             options,
-            db,
+            db: requests,
         });
         let router = routed(&app, api);
         Ok(Server {
@@ -155,7 +160,7 @@ impl Server {
             name: app.options.instance.clone(),
             meters: app.meters.clone(),
         };
-        let sampling = app.samples.run(app.db.clone(), own, shutdown.clone());
+        let sampling = app.samples.run(app.loops.clone(), own, shutdown.clone());
         let serving = listen::serve(
             self.listener,
             self.tls,

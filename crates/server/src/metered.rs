@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use changefeed::*;
 use serde_json::value::RawValue;
+use tokio::sync::Semaphore;
 
 use crate::health::Pulse;
 use crate::meters::Meters;
@@ -21,6 +22,8 @@ pub struct Metered {
     meters: Arc<Meters>,
     /// The loop whose calls these are.
     pulse: Option<Pulse>,
+    /// Room for calls at the same time, where others need room as well.
+    seats: Option<Semaphore>,
     /// Whose event this instance holds: an outcome does not say.
     held: Mutex<HashMap<i64, TriggerName>>,
 }
@@ -28,19 +31,33 @@ pub struct Metered {
 impl Metered {
     /// Counts what is asked of this store.
     pub fn around(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
-        Metered::with(inner, meters, None)
+        Metered::with(inner, meters, None, None)
+    }
+
+    /// The same for requests, which leave connections to the loops: whoever may send many of them could otherwise
+    /// have every connection, and nothing would be delivered.
+    pub(crate) fn for_requests(inner: Arc<dyn Store>, meters: Arc<Meters>) -> Arc<dyn Store> {
+        let most = inner.connections().most;
+        let seats = Semaphore::new((most - most.div_ceil(3)).max(1));
+        Metered::with(inner, meters, None, Some(seats))
     }
 
     /// The same for a loop, which is to be seen when it gets no answers.
     pub fn in_loop(inner: Arc<dyn Store>, meters: Arc<Meters>, pulse: Pulse) -> Arc<dyn Store> {
-        Metered::with(inner, meters, Some(pulse))
+        Metered::with(inner, meters, Some(pulse), None)
     }
 
-    fn with(inner: Arc<dyn Store>, meters: Arc<Meters>, pulse: Option<Pulse>) -> Arc<dyn Store> {
+    fn with(
+        inner: Arc<dyn Store>,
+        meters: Arc<Meters>,
+        pulse: Option<Pulse>,
+        seats: Option<Semaphore>,
+    ) -> Arc<dyn Store> {
         Arc::new(Metered {
             inner,
             meters,
             pulse,
+            seats,
             held: Mutex::default(),
         })
     }
@@ -71,6 +88,11 @@ impl Metered {
         what: Option<String>,
         call: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        // A call makes no other, so nobody who has a seat waits for one.
+        let _seat = match &self.seats {
+            Some(seats) => seats.acquire().await.ok(),
+            None => None,
+        };
         let pulse = self.pulse.as_ref().zip(what);
         let noted = pulse.map(|(pulse, what)| pulse.call(what));
         let began = Instant::now();

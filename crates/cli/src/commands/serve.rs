@@ -90,9 +90,8 @@ impl Instance {
                 max_connections: files::room_for_connections(args.deliver.concurrency as usize),
                 ..options(&args.http, &owner)
             };
-            let counted = Metered::around(db.store().clone(), meters.clone());
-            let (counted, health) = (Changefeed::new(counted), health.clone());
-            let server = Server::bind(counted, options, health, meters.clone(), stop.clone());
+            let (db, health, meters) = (db.clone(), health.clone(), meters.clone());
+            let server = Server::bind(db, options, health, meters, stop.clone());
             Some(server.await?)
         } else {
             None

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use changefeed_testkit::backend::{Backend, PostgresBackend, SqliteBackend};
 use changefeed_testkit::process::signal;
+use changefeed_testkit::receiver::Receiver;
 use changefeed_testkit::{eventually, run};
 use rustix::process::Signal;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -14,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::client::get;
-use crate::serving::{Serving, changefeed, orders, shop, token};
+use crate::serving::{Serving, changefeed, orders, out, shop, token};
 
 const STREAM: &str = "/api/feeds/orders/shards/1/changes";
 
@@ -324,6 +325,46 @@ fn a_database_that_hangs_is_told_of_and_nothing_waits_for_it_without_end() {
         })
         .await;
         assert_eq!(ask("/api/consumers").send(serving.at).await.status, 200);
+    });
+}
+
+/// Whoever may read can send more requests than there are connections to the database. What they ask for here takes
+/// longer than this test waits; events are delivered all the same.
+#[test]
+fn requests_leave_connections_to_deliveries() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        let url = orders(&backend).await;
+        let receiver = Receiver::start().await.unwrap();
+        let hook = receiver.url("/event");
+        let create = format!("trigger create t --table orders --insert --webhook {hook}");
+        out(&url, &create.split(' ').collect::<Vec<_>>());
+        let serving = Serving::start(&url, &["--request-timeout", "300s"]);
+        let (app, other) = (backend.session().await, backend.session().await);
+        other
+            .run("begin; lock table changefeed.consumer in access exclusive mode")
+            .await;
+        let mut requests = JoinSet::new();
+        for _ in 0..30 {
+            let at = serving.at;
+            requests.spawn(async move { get("/api/consumers").send(at).await.status });
+        }
+        eventually("they wait for the lock", || async {
+            let waiting = "select count(*) from pg_stat_activity \
+                           where datname = current_database() and wait_event_type = 'Lock'";
+            (app.number(waiting).await >= 6).then_some(())
+        })
+        .await;
+        app.run("insert into orders values (1, 1, 'a')").await;
+        eventually("the event is delivered", || async {
+            (!receiver.requests().is_empty()).then_some(())
+        })
+        .await;
+        assert_eq!(serving.get("/readyz").await.status, 200);
+        other.run("rollback").await;
+        while let Some(status) = requests.join_next().await {
+            assert_eq!(status.unwrap(), 200);
+        }
     });
 }
 
