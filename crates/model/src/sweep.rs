@@ -10,7 +10,7 @@ use stateright::Property;
 use crate::check::{Checked, Next, Protocol};
 use crate::engine::{Database, Keep, Mode, PAGE, Place, Read, Row, Rules, Session, Stop, Table};
 use crate::script::{Line, Program, Script};
-pub use scripts::{Scripts, index_lines, page, sweep_shard, trim};
+pub use scripts::{Scripts, index_lines, page, read, sweep_shard, trim};
 
 pub(crate) const CHANGE: Table = 0;
 pub(crate) const SHARD: Table = 1;
@@ -81,6 +81,8 @@ pub struct Sweep {
     pub(crate) sweep: Program,
     pub(crate) trim: Program,
     pub(crate) page: Program,
+    pub(crate) backfill: Program,
+    pub(crate) refuses: bool,
     pub(crate) page_locks: bool,
     pub(crate) keeps_contiguous: bool,
     /// How many changes a sweep takes.
@@ -138,6 +140,10 @@ impl Sweep {
             sweep: Program::of(&scripts.sweep),
             trim: Program::of(&scripts.trim),
             page: Program::of(&scripts.page),
+            backfill: Program::of(&scripts.backfill),
+            refuses: scripts
+                .refusal
+                .says("i.change_sequence_number <= s.trimmed_to"),
             page_locks: !scripts
                 .index
                 .says("index ix_needs_seqnum on change allow_page_locks = off"),
@@ -543,7 +549,14 @@ impl Protocol for Sweep {
 /// The scripts that this model executes, by their names in the shipped SQL.
 pub fn tied() -> Vec<Script> {
     let scripts = Scripts::shipped();
-    vec![scripts.sweep, scripts.trim, scripts.page]
+    vec![
+        scripts.sweep,
+        scripts.trim,
+        scripts.page,
+        scripts.backfill,
+        scripts.refusal,
+        scripts::read(),
+    ]
 }
 
 /// The indexes that decide which locks there are.

@@ -119,6 +119,14 @@ fn a_backfill_beside_a_sweep() {
         let model = shipped(rules, &[WRITER, ONCE, reader, Backfiller])
             .reaches("a reader has old and new", |_, s| s.read_most() == 3);
         holds(&format!("a backfill, {rules:?}"), model);
+        let mut by_sql = Scripts::shipped();
+        by_sql.page = changefeed_model::sweep::read();
+        let model = Sweep::new(rules, &[WRITER, ONCE, reader, Backfiller], &by_sql);
+        holds(&format!("a reader by SQL and a backfill, {rules:?}"), model);
+        if larger() {
+            let model = shipped(rules, &[WRITER, ONCE, Backfiller, Backfiller]);
+            holds(&format!("two backfills, {rules:?}"), model);
+        }
         let model = shipped(rules, &[WRITER, ONCE, Backfiller, Consumer, Trimmer]);
         holds(&format!("a backfill and a trim, {rules:?}"), model);
     }
@@ -374,6 +382,45 @@ const MUTATIONS: &[Mutation] = &[
                 "(select count(*) from backfill b where b.feed_id = @feed_id) - @begun ",
                 "",
             )
+        },
+    },
+    Mutation {
+        name: "a reader by SQL does not ask whether a backfill has begun",
+        breaks: "1: nothing that was committed is skipped",
+        rules: VERSIONED,
+        roles: &[
+            WRITER,
+            ONCE,
+            Reader {
+                pages: 2,
+                first: true,
+            },
+            Backfiller,
+        ],
+        edit: |s| {
+            s.page = changefeed_model::sweep::read();
+            s.page.drop("began");
+        },
+    },
+    Mutation {
+        name: "two backfills at a time",
+        breaks: "1: what was backfilled stays",
+        rules: VERSIONED,
+        roles: &[Backfiller, Backfiller],
+        edit: |s| {
+            s.backfill
+                .edit("claim", "backfill(rowlock,updlock)", "backfill(rowlock)")
+        },
+    },
+    Mutation {
+        name: "a backfill does not look for room",
+        breaks: "1: what was backfilled stays",
+        rules: VERSIONED,
+        roles: &[WRITER, ONCE, Trimmer, Backfiller],
+        edit: |s| {
+            s.backfill.drop("room");
+            s.refusal
+                .edit("refuse", " or i.change_sequence_number <= s.trimmed_to", "");
         },
     },
     Mutation {

@@ -123,10 +123,12 @@ fn filled(sql: &str) -> String {
         "update changefeed.watched_table set last_version",
     );
     let tracked_in = in_code("tracking.rs", "(select max(i.object_id)");
+    let ids = in_file("backfill_captured.sql");
     let newer = in_file("watch_newer.sql");
     let draw = in_file("watch_draw.sql");
     // Parts that have a script of their own are calls here.
     let blanks = [
+        ("{ids}", ids.as_str()),
         ("{draw}", draw.as_str()),
         ("{lock}", &lock),
         ("{held}", &held),
@@ -176,6 +178,10 @@ fn filled(sql: &str) -> String {
         ("{p_k}", "p.k0"),
         ("{keys}", "id"),
         ("{k}", "k0"),
+        ("{shard}", "0"),
+        ("{key}", "N''"),
+        ("{change_id}", "null"),
+        ("{order}", "t.id"),
     ];
     let fill = |sql: String, (blank, word): &(&str, &str)| sql.replace(blank, word);
     blanks.iter().fold(sql.to_owned(), fill)

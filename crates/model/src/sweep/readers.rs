@@ -99,6 +99,10 @@ impl Sweep {
                     process.began = backfill.is_some() && !process.begun;
                 }
             }
+            "began" => {
+                let backfill = db.read(self.rules, by, (BACKFILL, 0), Read::Plain)?;
+                process.began = backfill.is_some() && !process.begun;
+            }
             _ => {}
         }
         Ok(())

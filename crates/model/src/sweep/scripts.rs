@@ -11,6 +11,10 @@ pub struct Scripts {
     pub trim: Script,
     /// `page.sql`.
     pub page: Script,
+    /// `backfill.sql`, for a captured feed.
+    pub backfill: Script,
+    /// `changefeed.change_insert`, the trigger that refuses numbers.
+    pub refusal: Script,
     /// The indexes of migration 1.
     pub index: Script,
     /// Our reader leaves what comes after a gap for the next page (`keep_contiguous` in read.rs).
@@ -26,6 +30,8 @@ impl Scripts {
             sweep: sweep_shard(),
             trim: trim(),
             page: page(),
+            backfill: backfill(),
+            refusal: refusal(),
             index: Script::new("indexes", index_lines()),
             keeps_contiguous: true,
             backward: false,
@@ -192,4 +198,106 @@ pub fn index_lines() -> Vec<Line> {
         with("index ix_needs_seqnum on change allow_page_locks = off"),
         with("index ix_seqnum on change"),
     ]
+}
+
+fn backfill() -> Script {
+    Script::new(
+        "backfill.sql",
+        [
+            step("begin", "begin transaction"),
+            step(
+                "claim",
+                "select @last = b.last_key, @done = b.done, @total = b.total, @finished = b.finished_at from backfill(rowlock,updlock) where b.feed_id = @feed_id",
+            ),
+            with("if @finished is not null"),
+            with("  commit transaction"),
+            with("  return"),
+            beside(
+                "insert @picked select top(@limit) from dbo.item where t.id > @last_id order by t.id",
+                "there is one old row for each batch",
+            ),
+            beside(
+                "insert change_row output inserted.change_id, inserted.shard into @ids select from @picked order by p.place",
+                "rows of their own, by ids that nobody else has",
+            ),
+            step(
+                "base",
+                "insert @base select … from shard, @ids where s.feed_id = @feed_id",
+            ),
+            step(
+                "room",
+                "if exists(select 1 from @base b where b.number + b.count > b.start)",
+            ),
+            with("  update backfill set finished_at = sysutcdatetime() where feed_id = @feed_id"),
+            with("else"),
+            step(
+                "mark out",
+                "  update shard(forceseek) set backfilled_to = b.number + b.count from @base",
+            ),
+            step("give", "  insert change select from @ids, @base"),
+            step(
+                "done",
+                "  update backfill set done = done + @added, last_key = @last, finished_at = case when @seen < @limit then sysutcdatetime() end where feed_id = @feed_id",
+            ),
+            step("commit", "commit transaction"),
+        ],
+    )
+}
+
+fn refusal() -> Script {
+    Script::new(
+        "changefeed.change_insert",
+        [
+            with("if not exists(select 1 from inserted where change_sequence_number is not null)"),
+            with("  return"),
+            with(
+                "if exists(select 1 from inserted i join backfill b on b.feed_id = i.feed_id join shard s on s.feed_id = i.feed_id and s.shard = i.shard where b.finished_at is null and i.change_sequence_number > isnull(s.backfilled_to, 0))",
+            ),
+            with("  throw 55301"),
+            step(
+                "refuse",
+                "if exists(select 1 from inserted i join shard s on s.feed_id = i.feed_id and s.shard = i.shard where i.change_sequence_number > isnull(s.start, s.last_change_sequence_number) or i.change_sequence_number <= s.trimmed_to)",
+            ),
+            with("  throw 55302"),
+        ],
+    )
+}
+
+/// `changefeed.read`: the same for readers by SQL.
+pub fn read() -> Script {
+    let bounds = "cursors out of bounds are refused, as in core";
+    Script::new(
+        "changefeed.read",
+        [
+            beside("if @limit is null or @limit < 1", bounds),
+            beside("  throw 55020", bounds),
+            step(
+                "begun",
+                "select @begun = count(*) from backfill where b.feed_id = @feed_id",
+            ),
+            step(
+                "upto",
+                "select @upto = isnull(s.start, s.last_change_sequence_number) from shard where s.feed_id = @feed_id and s.shard = @shard and @from < isnull(s.start, s.last_change_sequence_number) and exists(select 1 from backfill b where b.feed_id = @feed_id and b.finished_at is null)",
+            ),
+            step(
+                "page",
+                "insert @page select top(@limit) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number > @from and c.change_sequence_number <= @upto and c.change_sequence_number is not null order by c.change_sequence_number",
+            ),
+            step(
+                "ends",
+                "select @start = isnull(s.start, s.last_change_sequence_number), @trimmed = s.trimmed_to, @last = s.last_change_sequence_number from shard where s.feed_id = @feed_id and s.shard = @shard",
+            ),
+            beside("if @last is null", bounds),
+            beside("  throw 55013", bounds),
+            with("if @after < @trimmed"),
+            with("  throw 55021"),
+            beside("if @after > @last", bounds),
+            beside("  throw 55022", bounds),
+            step(
+                "began",
+                "if @from < @start and @begun <(select count(*) from backfill b where b.feed_id = @feed_id)",
+            ),
+            with("  …"),
+        ],
+    )
 }

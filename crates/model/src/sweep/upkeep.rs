@@ -122,95 +122,111 @@ impl Sweep {
         }
     }
 
-    /// Two batches of one row each: what `backfill.sql` does.
+    /// Two batches of one row each. First its row is written, which says that it is under way.
     pub(super) fn backfills(&self, state: &State, me: usize) -> Next<State> {
+        let by = session(me);
         let mut next = state.clone();
-        let done = self.backfill_step(&mut next, me);
-        match done {
-            Ok(Some(step)) => Next::one(step, next),
-            Ok(None) | Err(Stop::Duplicate | Stop::Conflict) => Next::Over,
+        if next.db.newest((BACKFILL, 0)).is_none() {
+            return match next.db.insert(by, (BACKFILL, 0), Row::default()) {
+                Ok(()) => {
+                    next.db.commit(by);
+                    Next::one("announce", next)
+                }
+                Err(_) => Next::Over,
+            };
+        }
+        let Some(line) = self.backfill.at(state.processes[me].at) else {
+            return Next::Over;
+        };
+        next.processes[me].at += 1;
+        match self.backfill_step(&mut next, me, line) {
+            Ok(()) => Next::one(line.step, next),
             Err(Stop::Blocked(by)) => Next::Blocked(usize::from(by)),
+            Err(_) => Next::Over,
         }
     }
 
-    fn backfill_step(&self, state: &mut State, me: usize) -> Result<Option<&'static str>, Stop> {
+    fn backfill_step(&self, state: &mut State, me: usize, line: &Line) -> Result<(), Stop> {
         let by = session(me);
         let State { db, processes, .. } = state;
         let process = &mut processes[me];
-        let at = process.at;
-        process.at += 1;
-        Ok(Some(match at {
-            0 => {
-                db.insert(by, (BACKFILL, 0), Row::default())?;
-                db.commit(by);
-                "announce"
-            }
-            1 => {
-                db.begin(by);
-                db.lock_row(by, (BACKFILL, 0))?;
+        match line.step {
+            "begin" => db.begin(by),
+            "claim" => {
+                if line.hint("backfill", "updlock") {
+                    db.lock_row(by, (BACKFILL, 0))?;
+                }
                 let row = db.read(self.rules, by, (BACKFILL, 0), Read::Plain)?;
-                process.count = row.unwrap_or_default()[DONE];
-                "claim"
+                let row = row.unwrap_or_default();
+                process.count = row[DONE];
+                if row[FINISHED] == 1 {
+                    db.commit(by);
+                    process.at = u8::MAX;
+                }
             }
-            2 => {
+            "base" => {
                 let row = db.scan_for(self.rules, by, (SHARD, 0))?.unwrap_or_default();
                 let start = if row[START] == 0 {
                     row[LAST]
                 } else {
                     row[START]
                 };
-                let base = match row[BACKFILLED] {
+                process.bound = start;
+                process.last = Some(match row[BACKFILLED] {
                     0 => (start - BELOW).max(row[TRIMMED]),
                     to => to,
-                };
-                process.last = Some(base);
-                if base + 1 > start {
-                    db.rollback(by);
-                    process.at = 9;
-                    return Ok(Some("no room"));
-                }
-                "base"
+                });
             }
-            3 => {
+            "room" if process.last.unwrap_or(0) + 1 > process.bound => {
+                // Readers must not wait for what cannot come.
+                db.update(self.rules, by, (BACKFILL, 0), Keep::Default, |mut row| {
+                    row[FINISHED] = 1;
+                    Some(Some(row))
+                })?;
+                db.commit(by);
+                process.at = u8::MAX;
+            }
+            "mark out" => {
                 let to = process.last.unwrap_or(0) + 1;
                 db.update(self.rules, by, (SHARD, 0), Keep::Default, |mut row| {
                     row[BACKFILLED] = to;
                     Some(Some(row))
                 })?;
-                "mark out"
             }
-            4 => {
+            "give" => {
                 let mut row = Row::default();
                 row[NUMBER] = process.last.unwrap_or(0) + 1;
                 row[WRITER] = 7;
-                // What the trigger change_insert refuses.
                 let shard = db.newest((SHARD, 0)).unwrap_or_default();
                 let start = if shard[START] == 0 {
                     shard[LAST]
                 } else {
                     shard[START]
                 };
-                if row[NUMBER] > start || row[NUMBER] <= shard[TRIMMED] {
+                let refused = row[NUMBER] > start || row[NUMBER] <= shard[TRIMMED];
+                if refused && self.refuses {
+                    // The trigger's error undoes the batch; the call is not repeated here.
                     db.rollback(by);
-                    process.at = 9;
-                    return Ok(Some("refused"));
+                    process.at = u8::MAX;
+                } else {
+                    db.insert(by, (CHANGE, 100 + row[NUMBER]), row)?;
                 }
-                db.insert(by, (CHANGE, 100 + row[NUMBER]), row)?;
-                "give"
             }
-            5 => {
+            "done" => {
                 let done = process.count + 1;
                 db.update(self.rules, by, (BACKFILL, 0), Keep::Default, |mut row| {
                     row[DONE] = done;
                     row[FINISHED] = i8::from(done == OLD_ROWS);
                     Some(Some(row))
                 })?;
-                db.commit(by);
-                process.at = if done == OLD_ROWS { 9 } else { 1 };
-                "commit"
             }
-            _ => return Ok(None),
-        }))
+            "commit" => {
+                db.commit(by);
+                process.at = 0;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// What a backfill has given stays, and lies above what was trimmed.
