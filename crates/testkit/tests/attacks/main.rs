@@ -14,6 +14,7 @@ mod ddl;
 mod dumps;
 mod grants;
 mod names;
+mod order;
 mod outcomes;
 mod pages;
 mod pools;
