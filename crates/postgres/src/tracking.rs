@@ -7,6 +7,7 @@ mod trigger;
 use changefeed_core::{Error, Kind, Result, TableName, WatchName};
 use deadpool_postgres::{ClientWrapper, Transaction};
 use tokio_postgres::GenericClient;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::error::db;
@@ -407,5 +408,17 @@ pub(crate) async fn lock_table(client: &impl GenericClient, table_id: i64) -> Re
     client
         .batch_execute(&format!("select {}", lock(table_id)))
         .await
-        .map_err(db)
+        .map_err(|error| match error.code() {
+            Some(&SqlState::LOCK_NOT_AVAILABLE) => lock_kept().caused_by(error),
+            _ => db(error),
+        })
+}
+
+/// Somebody keeps what the workers of a watched table need, which anybody can.
+pub(crate) fn lock_kept() -> Error {
+    Error::new(
+        Kind::Busy,
+        "somebody keeps the watched table, or the lock of its workers, for long",
+    )
+    .advise("`changefeed doctor` names the session that does")
 }

@@ -134,6 +134,7 @@ impl Session {
     pub(crate) async fn retry_parked(&mut self, watch: &Watch) -> Result<u64> {
         let client = &mut **self;
         let transaction = begin(client).await?;
+        Patience::Person.set(&*transaction).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let sql = format!(
             "update {} set _changefeed_parked_time = null, _changefeed_attempt_count = 0, \
@@ -152,6 +153,7 @@ impl Session {
     pub(crate) async fn reset_watch(&mut self, watch: &Watch, from: WatchFrom) -> Result<()> {
         let client = &mut **self;
         let transaction = begin(client).await?;
+        Patience::Person.set(&*transaction).await?;
         lock_table(&*transaction, watch.table_id).await?;
         let tracked = Tracked::load(&*transaction, watch.table_id, &watch.name).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::error::{db, is_undefined};
+use crate::tracking::lock_kept;
 use crate::typed::NoValue;
 
 /// One statement's answer.
@@ -113,12 +114,7 @@ pub(crate) fn explain(error: tokio_postgres::Error) -> Error {
             .caused_by(error);
     }
     if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) {
-        return Error::new(
-            Kind::Busy,
-            "somebody keeps the watched table, or the lock of its workers, for long",
-        )
-        .advise("pg_locks shows who: the lock of the workers is an advisory one")
-        .caused_by(error);
+        return lock_kept().caused_by(error);
     }
     if is_undefined(&error) {
         return Error::not_found("a table or column of this watch is not there any more")

@@ -101,7 +101,20 @@ fn a_watch_whose_lock_somebody_keeps_is_told_with_who_does() {
             ))
             .await;
         let pid = other.value("select pg_backend_pid()").await;
-        let found = findings(&scene, "watch w").await;
+        let (found, retried) = tokio::join!(
+            findings(&scene, "watch w"),
+            scene.store.retry_parked(&watch)
+        );
+        let error = retried.unwrap_err();
+        assert_eq!(error.kind(), Kind::Busy, "{error:?}");
+        assert!(
+            error.message().contains("somebody keeps the watched table"),
+            "{error}"
+        );
+        assert!(
+            error.advice().is_some_and(|a| a.contains("doctor")),
+            "{error:?}"
+        );
         assert_eq!(found.len(), 1, "{found:?}");
         let message = &found[0].message;
         assert!(message.contains(&format!("session {pid} of ")), "{message}");
