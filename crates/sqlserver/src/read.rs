@@ -48,10 +48,7 @@ impl Session {
         changes.truncate(limit);
         let mut more = changes.len() < found;
         if ends.backfill_began && start < ends.start {
-            // Some of its numbers may be here already, the others are still to come.
-            let live = |change: &Change| change.cursor.number().is_some_and(|n| n > ends.start);
-            more |= changes.iter().any(live);
-            changes.retain(|change| !live(change));
+            more |= stop_at_start(&mut changes, ends.start);
         }
         let whole = keep_contiguous(&mut changes, start.max(ends.start));
         let next = changes
@@ -113,6 +110,14 @@ impl Session {
             .collect();
         Ok(Ok((changes?, found, ends)))
     }
+}
+
+/// A backfill has begun since the page was asked for: some of its numbers may be here already, the others are
+/// still to come, so that a reader must not go on behind the start yet. Returns whether there was more.
+fn stop_at_start(page: &mut Vec<Change>, start: i64) -> bool {
+    let before = page.len();
+    page.retain(|change| change.cursor.number().is_some_and(|number| number <= start));
+    page.len() < before
 }
 
 /// Live numbers have no gaps. Where the database does not version rows, a scan that waited for a
@@ -183,17 +188,32 @@ pub(crate) fn raw(json: &str) -> Result<Box<RawValue>> {
 mod tests {
     use super::*;
 
-    fn kept(numbers: &[i64], before_live: i64) -> Vec<i64> {
-        let mut page: Vec<Change> = numbers
-            .iter()
-            .map(|n| Change {
-                cursor: Cursor::Number(*n),
-                change_id: Some(*n),
-                content: Content::Unknown,
-            })
-            .collect();
-        keep_contiguous(&mut page, before_live);
+    fn page(numbers: &[i64]) -> Vec<Change> {
+        let change = |n: &i64| Change {
+            cursor: Cursor::Number(*n),
+            change_id: Some(*n),
+            content: Content::Unknown,
+        };
+        numbers.iter().map(change).collect()
+    }
+
+    fn numbers(page: &[Change]) -> Vec<i64> {
         page.iter().filter_map(|c| c.cursor.number()).collect()
+    }
+
+    fn kept(from: &[i64], before_live: i64) -> Vec<i64> {
+        let mut page = page(from);
+        keep_contiguous(&mut page, before_live);
+        numbers(&page)
+    }
+
+    #[test]
+    fn a_page_ends_at_the_start_if_a_backfill_has_begun_meanwhile() {
+        let mut some = page(&[3, 4, 11, 12]);
+        assert!(stop_at_start(&mut some, 10));
+        assert_eq!(numbers(&some), [3, 4]);
+        assert!(!stop_at_start(&mut some, 10));
+        assert_eq!(numbers(&some), [3, 4]);
     }
 
     #[test]
