@@ -70,8 +70,8 @@ fn by_change_tracking() {
     holds("attempts are used up", model);
     if larger() {
         for rules in ALL {
-            let model = shipped(rules, true, &[WRITER, OTHER, TWICE, ONCE, CleanUp]).chunk(1);
-            holds(&format!("two workers and a clean-up, {rules:?}"), model);
+            let model = shipped(rules, true, &[WRITER, OTHER, TWICE, CleanUp]).chunk(1);
+            holds(&format!("two rows and a clean-up, {rules:?}"), model);
         }
     }
 }
