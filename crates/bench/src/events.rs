@@ -11,7 +11,7 @@ mod resources;
 use std::path::Path;
 
 use changefeed::{
-    Capture, Changefeed, Delivery, Error, EventTrigger, Kind, Result, Setting, TableName,
+    Capture, Changefeed, Delivery, Error, EventTrigger, Kind, Result, Sink, TableName,
     TriggerDefinition,
 };
 use changefeed_receiver::Receiver;
@@ -172,7 +172,7 @@ fn definition(table: TableName, webhook: &str) -> Result<TriggerDefinition> {
             ..Capture::default()
         },
         delivery: Delivery {
-            webhook: Some(Setting::Value(webhook.to_owned())),
+            sink: Sink::webhook(webhook.to_owned()),
             ..Delivery::default()
         },
     })

@@ -3,13 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
+use changefeed_core::view::TriggerView;
 use changefeed_core::{
     Backfill, Backoff, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding,
     Kind, LoggedAttempt, LoggedEvent, Redelivery, Remedy, Result, Store, TriggerDefinition,
     TriggerState, Uuid,
 };
 use changefeed_engine::sinks::Handler;
-use changefeed_engine::sinks::webhook::{Target, WebhookClient, WebhookOptions, Webhooks};
+use changefeed_engine::sinks::webhook::{
+    Target, WebhookClient, WebhookOptions, Webhooks, without_secrets,
+};
 use changefeed_engine::{CancellationToken, DispatchOptions, Dispatcher, run_janitor};
 use serde_json::value::RawValue;
 
@@ -35,6 +38,18 @@ impl TriggerHandle {
     /// The trigger as it was when it was looked up.
     pub fn definition(&self) -> &EventTrigger {
         &self.trigger
+    }
+
+    /// The trigger and its events as people may see them, without its secrets.
+    pub fn view(&self, states: &[TriggerState]) -> TriggerView {
+        let mut trigger = self.trigger.clone();
+        let delivery = &mut trigger.definition.delivery;
+        delivery.sink = without_secrets(&delivery.sink);
+        let name = &trigger.definition.name;
+        TriggerView {
+            state: states.iter().find(|s| s.name == *name).cloned(),
+            trigger,
+        }
     }
 
     /// Stops deliveries; changes are captured all the same.
@@ -153,7 +168,7 @@ impl Changefeed {
         replace: bool,
     ) -> Result<TriggerHandle> {
         let whose = format!("trigger '{}'", definition.name);
-        Target::check(&whose, &definition.delivery)?;
+        Target::check(&whose, &definition.delivery.sink)?;
         if replace {
             let triggers = self.store().triggers().await?;
             if let Some(there) = triggers

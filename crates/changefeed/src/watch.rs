@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, Error, Result, RowChange, Store, TableName, WatchFrom, WatchName, WatchSettings,
-    WatchSpec,
+    Batch, Error, Result, RowChange, Store, TableName, Watch, WatchFrom, WatchName, WatchSettings,
+    WatchSpec, WatchStatus,
 };
+use changefeed_engine::sinks::webhook::without_secrets;
 use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use serde::de::DeserializeOwned;
 
@@ -81,6 +82,27 @@ impl Changefeed {
             max_changes_per_worker: None,
             settings: WatchSettings::default(),
         }
+    }
+}
+
+impl Changefeed {
+    /// The state of every watch, as people may see it.
+    pub async fn watch_statuses(&self) -> Result<Vec<WatchStatus>> {
+        let mut statuses = Vec::new();
+        for watch in self.store().watches().await? {
+            statuses.push(self.watch_status(&watch, 0).await?);
+        }
+        Ok(statuses)
+    }
+
+    /// The state of a watch, with its oldest parked changes, as people may see it: its address is
+    /// without what looks like a secret.
+    pub async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus> {
+        let mut status = self.store().watch_status(watch, parked).await?;
+        if let Some(definition) = &mut status.watch.definition {
+            definition.sink = without_secrets(&definition.sink);
+        }
+        Ok(status)
     }
 }
 

@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand};
 use crate::config::Config;
 
 mod serve;
+mod sink;
 mod token;
 mod watch;
 
@@ -20,6 +21,7 @@ pub(crate) use events::{
     Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
 };
 pub(crate) use serve::{Http, Role, Serve};
+pub(crate) use sink::WebhookArgs;
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 

@@ -12,7 +12,7 @@ use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
 use changefeed::{
     After, Backend, CancellationToken, Capture, Change, Changefeed, Content, Delivery, Error,
-    FeedHandle, Kind, NewFeed, Result, Retry, Setting, ShardId, Source, TriggerDefinition, Updates,
+    FeedHandle, Kind, NewFeed, Result, Retry, ShardId, Sink, Source, TriggerDefinition, Updates,
     WatchDefinition, WatchSpec,
 };
 use changefeed_receiver::Receiver;
@@ -121,7 +121,7 @@ async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]>
             ..Capture::default()
         },
         delivery: Delivery {
-            webhook: Some(Setting::Value(receiver.url("/shipping"))),
+            sink: Sink::webhook(receiver.url("/shipping")),
             retry: Retry {
                 num_retries: receiver::REFUSALS - 1,
                 interval: RETRY_AFTER,
@@ -132,16 +132,13 @@ async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]>
         },
     };
     db.create_trigger(&shipping, true).await?;
+    let mut posting = WatchDefinition::new(Sink::webhook(receiver.url("/mail")));
+    posting.settings.batch = 10;
+    posting.settings.attempts = receiver::REFUSALS;
     let mail = WatchSpec {
         // A second start finds the receiver at another address.
         replace: true,
-        definition: Some(WatchDefinition {
-            webhook: Some(receiver.url("/mail")),
-            batch: Some(10),
-            attempts: Some(receiver::REFUSALS),
-            ..WatchDefinition::default()
-        }),
-        ..WatchSpec::new("mail".parse()?, db.table("orders")?)
+        ..WatchSpec::served("mail".parse()?, db.table("orders")?, posting)
     };
     db.store().open_watch(&mail).await?;
     Ok(feeds)

@@ -20,10 +20,11 @@ use output::Out;
 async fn main() -> ExitCode {
     let args = Args::parse();
     let _traces = logging::init(&args.command);
-    let mut out = Out::new(args.json);
+    let json = args.json;
+    let mut out = Out::new(json);
     match run(args, &mut out).await {
         Ok(code) => code,
-        Err(error) => output::report(&error),
+        Err(error) => output::report(&error, json),
     }
 }
 

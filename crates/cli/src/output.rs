@@ -168,30 +168,59 @@ fn lost(error: io::Error) -> Error {
     Error::new(Kind::Unavailable, "standard output cannot be written").caused_by(error)
 }
 
-/// Prints an error with its cause and the next step, and chooses the exit code: 2 for what the
+/// An error for a program: the same words as over HTTP.
+#[derive(Serialize)]
+struct Failure<'a> {
+    kind: &'static str,
+    detail: &'a str,
+    causes: Vec<String>,
+    advice: Option<&'a str>,
+}
+
+/// Prints an error with its causes and the next step, and chooses the exit code: 2 for what the
 /// caller typed wrong, 1 for what failed.
-pub(crate) fn report(error: &Error) -> ExitCode {
-    let mut text = format!("error: {error}\n");
-    let mut cause = std::error::Error::source(error);
-    let mut said = error.to_string();
-    while let Some(inner) = cause {
-        let inner_text = inner.to_string();
-        // Drivers like to repeat themselves.
-        if !said.contains(&inner_text) {
-            text.push_str(&format!("  cause: {inner_text}\n"));
-            said = inner_text;
+pub(crate) fn report(error: &Error, json: bool) -> ExitCode {
+    let causes = causes(error);
+    let text = if json {
+        let failure = Failure {
+            kind: error.kind().as_str(),
+            detail: error.message(),
+            causes,
+            advice: error.advice(),
+        };
+        serde_json::to_string(&failure).unwrap_or_default() + "\n"
+    } else {
+        let mut text = format!("error: {error}\n");
+        for cause in causes {
+            text.push_str(&format!("  cause: {cause}\n"));
         }
-        cause = inner.source();
-    }
-    if let Some(advice) = error.advice() {
-        text.push_str(&format!("  hint: {advice}\n"));
-    }
+        if let Some(advice) = error.advice() {
+            text.push_str(&format!("  hint: {advice}\n"));
+        }
+        text
+    };
     // Nothing is left to do when standard error is gone as well.
     let _ = io::stderr().write_all(visible(&text).as_bytes());
     match error.kind() {
         Kind::Invalid => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
+}
+
+/// What led to an error, without repetitions, which drivers like.
+fn causes(error: &Error) -> Vec<String> {
+    let mut causes = Vec::new();
+    let mut cause = std::error::Error::source(error);
+    let mut said = error.to_string();
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if !said.contains(&text) {
+            causes.push(text.clone());
+            said = text;
+        }
+        cause = inner.source();
+    }
+    causes
 }
 
 /// Asks a question on the terminal; without a terminal it says which flag answers it.

@@ -80,6 +80,7 @@ impl Serialize for Scope {
 }
 
 /// The part of a token that is no secret: twelve lower-case letters and digits.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct TokenId(String);
@@ -158,6 +159,7 @@ impl NewToken {
 }
 
 /// A token as the database knows it; without its secret, which nobody knows but its owner.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct AccessToken {
     /// Its id.

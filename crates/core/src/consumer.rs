@@ -9,6 +9,7 @@ use crate::name::check_name;
 use crate::{ConsumerStore, Cursor, Error, Feed, FeedName, Kind, Result, ShardId};
 
 /// A consumer's name: `[a-zA-Z0-9_-]+`, at most 100 characters.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ConsumerName(String);
@@ -53,6 +54,7 @@ impl FromStr for ConsumerName {
 }
 
 /// A consumer's place in one shard, and how far behind it is.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Consumer {
     /// Its name.

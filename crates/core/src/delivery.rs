@@ -3,34 +3,27 @@
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use crate::{Error, Result};
 
 /// When to try again, and when to stop.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
     /// How many more attempts after a first one that failed.
     pub num_retries: u32,
     /// The wait before the next attempt.
-    #[serde(rename = "interval_sec", with = "seconds")]
     pub interval: Duration,
     /// How long an attempt may take.
-    #[serde(rename = "timeout_sec", with = "seconds")]
     pub timeout: Duration,
     /// How the wait grows.
     pub growth: Growth,
     /// Statuses after which there is no point in trying again.
     pub final_statuses: Vec<u16>,
     /// The longest wait that a receiver may ask for with `Retry-After`.
-    #[serde(rename = "max_retry_after_sec", with = "seconds")]
     pub max_retry_after: Duration,
 }
 
 /// How the wait grows from one attempt to the next.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub enum Growth {
     /// Not at all.
     #[default]
@@ -39,7 +32,6 @@ pub enum Growth {
     /// that failed together do not all come back together.
     Exponential {
         /// The longest wait.
-        #[serde(rename = "cap_sec", with = "seconds")]
         cap: Duration,
     },
 }
@@ -175,27 +167,6 @@ impl Retry {
     }
 }
 
-/// Durations as seconds in stored definitions, as in the ancestors' settings.
-pub mod seconds {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
-
-    /// Writes seconds, with a fraction where there is one.
-    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        if value.subsec_nanos() == 0 {
-            serializer.serialize_u64(value.as_secs())
-        } else {
-            serializer.serialize_f64(value.as_secs_f64())
-        }
-    }
-
-    /// Reads seconds.
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        Duration::try_from_secs_f64(f64::deserialize(deserializer)?).map_err(D::Error::custom)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -277,24 +248,6 @@ mod tests {
             Verdict::Retry {
                 after: Duration::ZERO
             }
-        );
-    }
-
-    #[test]
-    fn a_retry_survives_being_stored() {
-        let retry = Retry {
-            interval: Duration::from_millis(1500),
-            growth: Growth::Exponential {
-                cap: Duration::from_secs(60),
-            },
-            ..Retry::default()
-        };
-        let text = serde_json::to_string(&retry).unwrap();
-        assert!(text.contains("\"interval_sec\":1.5") && text.contains("\"timeout_sec\":60"));
-        assert_eq!(serde_json::from_str::<Retry>(&text).unwrap(), retry);
-        assert_eq!(
-            serde_json::from_str::<Retry>("{}").unwrap(),
-            Retry::default()
         );
     }
 

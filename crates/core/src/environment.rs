@@ -11,7 +11,7 @@
 //! Both is judged when a definition comes over HTTP, and again by every instance that reads one. What
 //! a definition does not carry was not granted, so one from elsewhere is judged like one over HTTP.
 
-use crate::{Delivery, Error, Result, Setting, WatchDefinition};
+use crate::{Error, Result, Setting, Sink, Webhook};
 
 /// The variables that any definition may name: by their names, or by prefixes, which end in `_`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,38 +90,29 @@ impl Setting {
     }
 }
 
-impl Delivery {
+impl Webhook {
     /// The variables that it names.
     pub fn variables(&self) -> impl Iterator<Item = &str> {
-        let settings = self.headers.iter().map(|h| &h.value).chain(&self.webhook);
+        let settings = self.headers.iter().map(|h| &h.value);
         settings
+            .chain([&self.url])
             .filter_map(Setting::variable)
             .chain(self.secrets_from_env.iter().map(String::as_str))
     }
 
-    /// Lets every instance read the variables that it names: for definitions by those who are trusted
-    /// with the machine that delivers.
-    pub fn granted(mut self) -> Self {
-        let mut names: Vec<String> = self.variables().map(str::to_owned).collect();
-        names.sort_unstable();
-        names.dedup();
-        self.granted_env = names;
-        self
-    }
-
-    /// Refuses variables that somebody who is not trusted so far may not name. One that was granted to
-    /// the definition before stays granted where it was: in the same place, for the same address. At
-    /// another address it would be told to somebody else.
-    pub fn restrict(
+    /// Refuses variables that a definition over HTTP may not name. One that was granted to the
+    /// definition before stays granted where it was: in the same place, for the same address. At
+    /// another address it would be sent to somebody else.
+    fn restrict(
         &mut self,
         whose: &str,
         allowed: &AllowedVariables,
-        before: Option<&Delivery>,
+        before: Option<&Webhook>,
     ) -> Result<()> {
         self.granted_env.clear();
-        let before = before.filter(|before| before.webhook == self.webhook);
+        let before = before.filter(|before| before.url == self.url);
         let mut granted = Vec::new();
-        let mut judge = |name: &str, unchanged: &dyn Fn(&Delivery) -> bool| match before {
+        let mut judge = |name: &str, unchanged: &dyn Fn(&Webhook) -> bool| match before {
             _ if allowed.allow(name) => Ok(()),
             Some(before) if before.grants(name) && unchanged(before) => {
                 granted.push(name.to_owned());
@@ -129,7 +120,7 @@ impl Delivery {
             }
             _ => allowed.check(whose, name),
         };
-        if let Some(name) = self.webhook.as_ref().and_then(Setting::variable) {
+        if let Some(name) = self.url.variable() {
             judge(name, &|_| true)?;
         }
         for header in &self.headers {
@@ -151,11 +142,42 @@ impl Delivery {
     }
 }
 
-impl WatchDefinition {
-    /// Lets every instance read the variable that it names.
+impl Sink {
+    /// The variables that it names.
+    pub fn variables(&self) -> impl Iterator<Item = &str> {
+        self.as_webhook().into_iter().flat_map(Webhook::variables)
+    }
+
+    /// Lets every instance read the variables that it names: for definitions on the command line or in
+    /// the file.
     pub fn granted(mut self) -> Self {
-        self.granted_env = self.secret_env.iter().cloned().collect();
+        let mut names: Vec<String> = self.variables().map(str::to_owned).collect();
+        names.sort_unstable();
+        names.dedup();
+        if let Sink::Webhook(webhook) = &mut self {
+            webhook.granted_env = names;
+        }
         self
+    }
+
+    /// Refuses what a definition over HTTP may not have: commands, and variables that are not allowed.
+    /// What was granted to the definition before stays granted in the same place.
+    pub fn restrict(
+        &mut self,
+        whose: &str,
+        allowed: &AllowedVariables,
+        before: Option<&Sink>,
+    ) -> Result<()> {
+        match self {
+            Sink::Webhook(webhook) => {
+                webhook.restrict(whose, allowed, before.and_then(Sink::as_webhook))
+            }
+            Sink::Exec(_) => Err(Error::invalid(format!(
+                "{whose} runs a command, which cannot be defined over HTTP"
+            ))
+            .advise("define it on the command line or in changefeed.toml")),
+            Sink::InProcess => Ok(()),
+        }
     }
 }
 
@@ -172,19 +194,18 @@ mod tests {
     }
 
     /// As it is made on the command line.
-    fn typed() -> Delivery {
-        Delivery {
-            webhook: Some(Setting::Value("https://good.example/".to_owned())),
+    fn typed() -> Webhook {
+        let sink = Sink::Webhook(Webhook {
             headers: vec![header("authorization", "SHOP_TOKEN")],
             secrets_from_env: vec!["SHOP_SECRET".to_owned()],
-            ..Delivery::default()
-        }
-        .granted()
+            ..Webhook::new(Setting::Value("https://good.example/".to_owned()))
+        });
+        sink.granted().as_webhook().unwrap().clone()
     }
 
-    fn restricted(mut delivery: Delivery, before: Option<&Delivery>) -> Result<Vec<String>> {
-        delivery.restrict("trigger 'x'", &AllowedVariables::default(), before)?;
-        Ok(delivery.granted_env)
+    fn restricted(mut webhook: Webhook, before: Option<&Webhook>) -> Result<Vec<String>> {
+        webhook.restrict("trigger 'x'", &AllowedVariables::default(), before)?;
+        Ok(webhook.granted_env)
     }
 
     #[test]
@@ -204,19 +225,21 @@ mod tests {
 
     #[test]
     fn what_comes_over_http_names_only_what_is_allowed() {
-        let places: [fn(&mut Delivery, String); 3] = [
-            |d, name| d.webhook = Some(Setting::FromEnv(name)),
-            |d, name| d.headers = vec![header("x", &name)],
-            |d, name| d.secrets_from_env = vec![name],
+        let places: [fn(&mut Webhook, String); 3] = [
+            |w, name| w.url = Setting::FromEnv(name),
+            |w, name| w.headers = vec![header("x", &name)],
+            |w, name| w.secrets_from_env = vec![name],
         ];
         for place in places {
-            let mut fine = Delivery::default();
+            let plain = || Webhook::new(Setting::Value("https://a.example/".to_owned()));
+            let mut fine = plain();
             place(&mut fine, "CHANGEFEED_HOOK_X".to_owned());
             assert_eq!(restricted(fine, None).unwrap(), [""; 0]);
-            let mut bad = Delivery::default();
+            let mut bad = plain();
             place(&mut bad, "CHANGEFEED_DB".to_owned());
             // What a stranger says about grants is not believed.
-            assert!(restricted(bad.granted(), None).is_err());
+            bad.granted_env = vec!["CHANGEFEED_DB".to_owned()];
+            assert!(restricted(bad, None).is_err());
         }
     }
 
@@ -226,16 +249,16 @@ mod tests {
         let kept = restricted(typed(), Some(&before)).unwrap();
         assert_eq!(kept, ["SHOP_SECRET", "SHOP_TOKEN"]);
         // What was not granted before is not granted now.
-        let foreign = Delivery {
+        let foreign = Webhook {
             granted_env: Vec::new(),
             ..typed()
         };
         assert!(restricted(typed(), Some(&foreign)).is_err());
 
-        type Change = fn(&mut Delivery);
+        type Change = fn(&mut Webhook);
         let changes: [Change; 5] = [
-            |d| d.webhook = Some(Setting::Value("https://evil.example/".to_owned())),
-            |d| d.webhook = Some(Setting::FromEnv("CHANGEFEED_HOOK_URL".to_owned())),
+            |d| d.url = Setting::Value("https://evil.example/".to_owned()),
+            |d| d.url = Setting::FromEnv("CHANGEFEED_HOOK_URL".to_owned()),
             |d| d.headers.push(header("x-more", "SHOP_TOKEN")),
             |d| d.headers.push(header("x-more", "SHOP_SECRET")),
             |d| d.secrets_from_env.push("SHOP_TOKEN".to_owned()),

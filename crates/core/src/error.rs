@@ -43,6 +43,26 @@ pub enum Kind {
     Database,
 }
 
+impl Kind {
+    /// The word that programs decide by, in JSON.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Kind::Invalid => "invalid",
+            Kind::NotFound => "not_found",
+            Kind::AlreadyExists => "already_exists",
+            Kind::CursorExpired => "cursor_expired",
+            Kind::CursorAhead => "cursor_ahead",
+            Kind::SchemaMissing | Kind::SchemaTooOld | Kind::SchemaTooNew => "schema",
+            Kind::Permission => "permission",
+            Kind::Unavailable => "unavailable",
+            Kind::Busy => "busy",
+            Kind::Moved => "moved",
+            Kind::Unsupported => "unsupported",
+            Kind::Database => "database",
+        }
+    }
+}
+
 /// What to do about an [`Error`], decided by its [`Kind`] alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use crate::{Error, Result, TableName, TriggerId, TriggerName, Uuid, Verdict};
 
 /// What happened to a row.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Operation {
@@ -67,6 +68,7 @@ impl Operation {
 /// of a version 8 UUID. So the log needs no index over random values, and ids sort in the order of
 /// the changes. A database that was restored from a backup gives the same `change_id` again to another
 /// event; the bits are others.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct EventId(pub Uuid);
@@ -128,11 +130,14 @@ impl FromStr for EventId {
 }
 
 /// A captured event.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Event {
     /// Its identity.
     pub id: EventId,
     /// Its place in the order of all changes of the database.
+    #[serde(serialize_with = "crate::position::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub change_id: i64,
     /// The trigger that captured it.
     pub trigger: TriggerName,
@@ -141,12 +146,16 @@ pub struct Event {
     /// What happened.
     pub op: Operation,
     /// The row before; none for an insert.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub old: Option<Box<RawValue>>,
     /// The row after; none for a delete.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub new: Option<Box<RawValue>>,
     /// What the writer said about itself.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub session_variables: Option<Box<RawValue>>,
     /// The trace that the change belongs to: an object with `traceparent`.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub trace_context: Option<Box<RawValue>>,
     /// When it was captured, in RFC 3339.
     pub created_at: String,
@@ -181,7 +190,8 @@ pub fn trace_json(text: &str) -> Option<Box<RawValue>> {
 }
 
 /// What became of an event.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventStatus {
     /// It waits for its first or next attempt, or is being delivered. Set by capture, by
@@ -189,8 +199,8 @@ pub enum EventStatus {
     Pending,
     /// It arrived. Set by delivery.
     Delivered,
-    /// It was given up and is kept as a dead letter. Set by delivery.
-    Error,
+    /// Its retries are used up; it is kept. Set by delivery.
+    DeadLetter,
     /// Its trigger was dropped before it was delivered.
     Archived,
 }
@@ -201,7 +211,7 @@ impl EventStatus {
         match self {
             EventStatus::Pending => 'p',
             EventStatus::Delivered => 'd',
-            EventStatus::Error => 'e',
+            EventStatus::DeadLetter => 'e',
             EventStatus::Archived => 'a',
         }
     }
@@ -211,7 +221,7 @@ impl EventStatus {
         match letter {
             "p" => Ok(EventStatus::Pending),
             "d" => Ok(EventStatus::Delivered),
-            "e" => Ok(EventStatus::Error),
+            "e" => Ok(EventStatus::DeadLetter),
             "a" => Ok(EventStatus::Archived),
             other => Err(Error::new(
                 crate::Kind::Database,
@@ -222,6 +232,7 @@ impl EventStatus {
 }
 
 /// An event as the log shows it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct LoggedEvent {
     /// The event.
@@ -238,6 +249,7 @@ pub struct LoggedEvent {
 }
 
 /// How an attempt ended, as the log of attempts says it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -270,17 +282,20 @@ impl Outcome {
 }
 
 /// One attempt to deliver an event: a row of `event_invocation_logs`.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Attempt {
-    /// The how manieth of this event, from 1. A redelivery begins again.
+    /// Attempt number, starting at 1. A redelivery starts again.
     pub number: u32,
     /// How it ended.
     pub outcome: Outcome,
     /// The status that was answered.
     pub status: Option<u16>,
     /// What was sent.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub request: Option<Box<RawValue>>,
     /// What came back, cut at a limit.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub response: Option<Box<RawValue>>,
     /// What went wrong, in one sentence.
     pub error: Option<String>,
@@ -294,6 +309,7 @@ pub fn cut_off_by(instance: &str) -> String {
 }
 
 /// An attempt as the log shows it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct LoggedAttempt {
     /// The attempt.
@@ -329,7 +345,7 @@ pub struct LeasedEvent {
     pub event: Event,
     /// What later writes must match.
     pub generation: i64,
-    /// The how manieth attempt this is, from 1.
+    /// Attempt number, starting at 1.
     pub attempt: u32,
     /// How many of the earlier ones were cut off.
     pub cut_off: u32,
@@ -399,21 +415,36 @@ pub enum Redelivery {
 }
 
 /// How the events of a trigger stand.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct TriggerState {
     /// The trigger.
-    pub trigger: TriggerName,
+    pub name: TriggerName,
     /// Events that wait or are being delivered. Counting stops at 100,000.
     pub pending: i64,
     /// Those that somebody delivers at this moment.
     pub in_flight: i64,
     /// Dead letters. Counting stops at 100,000.
-    pub dead: i64,
+    pub dead_letters: i64,
     /// How long the one that has waited longest is overdue, in milliseconds.
     pub overdue_ms: Option<i64>,
 }
 
+impl TriggerState {
+    /// A trigger without events.
+    pub fn new(name: TriggerName) -> Self {
+        TriggerState {
+            name,
+            pending: 0,
+            in_flight: 0,
+            dead_letters: 0,
+            overdue_ms: None,
+        }
+    }
+}
+
 /// What a clean-up removed.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Cleaned {
     /// Events.

@@ -1,6 +1,6 @@
 //! Feeds, their shards, and where the rows behind their changes are.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{Cursor, Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableName, Uuid};
 
@@ -15,6 +15,7 @@ pub const MAX_START: i64 = 900_000_000_000_000_000;
 pub const FIRST_CHANGE_ID: i64 = 1_000_000_000_000_000;
 
 /// A feed as the database knows it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Feed {
     /// The application's constant for this feed.
@@ -60,6 +61,7 @@ impl Feed {
 }
 
 /// One shard of a feed.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Shard {
     /// Its number.
@@ -71,8 +73,9 @@ pub struct Shard {
 }
 
 /// Where the rows behind a feed's changes are.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Source {
     /// Our trigger on the table publishes every insert, update and delete; `change_row` links a
     /// change to the primary key of its row.
@@ -80,6 +83,7 @@ pub enum Source {
         /// The table.
         table: TableName,
         /// The column that decides the shard; without one everything goes to shard 0.
+        #[serde(default)]
         shard_by: Option<String>,
     },
     /// The application publishes by itself and keeps the `change_id` in a column of its table.
@@ -87,8 +91,10 @@ pub enum Source {
         /// The table.
         table: TableName,
         /// The column with the `change_id`.
+        #[serde(default = "change_id")]
         change_id_column: String,
         /// The column that decides the shard of a backfilled row.
+        #[serde(default)]
         shard_by: Option<String>,
     },
     /// The application writes its rows in ULID transactions; the rows are the feed.
@@ -104,6 +110,10 @@ pub enum Source {
     },
     /// Event triggers write to it; its changes are events of the log, with old and new row.
     Events,
+}
+
+fn change_id() -> String {
+    "change_id".to_owned()
 }
 
 impl Source {
@@ -231,6 +241,7 @@ impl NewFeed {
 }
 
 /// What is known about the traffic of a shard.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct ShardState {
     /// The shard.
@@ -246,6 +257,7 @@ pub struct ShardState {
 }
 
 /// How far a backfill has come.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Backfill {
     /// Rows that got a number in this step.
@@ -272,6 +284,7 @@ impl Backfill {
 }
 
 /// What a trim removed.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Trimmed {
     /// Changes removed.

@@ -8,6 +8,7 @@ use serde::Serialize;
 const TOLERATED: Duration = Duration::from_secs(1);
 
 /// What `doctor` has to say about one thing.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// How bad it is.
@@ -21,6 +22,7 @@ pub struct Finding {
 }
 
 /// How bad a finding is.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {

@@ -51,6 +51,7 @@ pub struct Announcement {
 }
 
 /// An instance as all others see it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Instance {
     /// Its name.
@@ -66,10 +67,12 @@ pub struct Instance {
     /// Milliseconds since it was last heard of.
     pub seen_ms: i64,
     /// What it has done so far.
+    #[serde(skip)]
     pub tallies: Tallies,
 }
 
 /// The connections to the database that a process has.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Connections {
     /// How many there may be.

@@ -105,6 +105,7 @@ impl Sightings {
 }
 
 /// Who holds a lease, as anybody can see it.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LeaseHolder {
     /// What is leased.

@@ -11,6 +11,7 @@ pub mod condition;
 mod consumer;
 mod crash;
 mod cursor;
+mod definition;
 mod definitions;
 mod delivery;
 mod environment;
@@ -23,15 +24,16 @@ mod lease;
 mod name;
 mod pace;
 mod page_join;
+mod position;
 mod row_change;
 mod schema;
 mod shard_by;
 mod store;
 mod table;
 mod template;
-mod trigger;
 mod ulid;
 mod ulid_transaction;
+pub mod view;
 mod wake;
 mod watch;
 
@@ -42,8 +44,12 @@ pub use condition::{Condition, Dialect};
 pub use consumer::{Consumer, ConsumerName, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
+pub use definition::{
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, NewWatch, OrderBy,
+    Setting, Sink, TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition, Webhook,
+};
 pub use definitions::Step;
-pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict, seconds};
+pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict};
 pub use environment::AllowedVariables;
 pub use error::{Error, Kind, Remedy, Result};
 pub use event::{
@@ -71,16 +77,11 @@ pub use store::{
 };
 pub use table::{Fold, TableName};
 pub use template::fill;
-pub use trigger::{
-    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, OrderBy, Setting,
-    TriggerDefinition, TriggerId, TriggerName, Updates,
-};
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{ShardPlace, Subscription, WakeHub, WatchPlace};
 pub use watch::{
     Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, Settled, Take, Watch,
-    WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    suggested_workers,
+    WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
 };

@@ -10,6 +10,7 @@ use crate::{Error, Result};
 macro_rules! small_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
         $(#[$doc])*
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         #[derive(
             Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize,
             Deserialize,
@@ -55,6 +56,7 @@ small_id!(
 );
 
 /// A feed's name: `[a-zA-Z0-9_-]+`, at most 100 characters, so that it fits a URL as it is.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FeedName(String);

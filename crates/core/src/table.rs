@@ -2,13 +2,16 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{Error, Result};
 
 /// A table, with its schema if one was given. Both are exact names, not SQL: quoting is done by
 /// each dialect, in one place.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+///
+/// As text and in JSON it is `orders` or `sales.orders`. A part that is not a plain word is in double
+/// quotes: `sales."a b"`. Nothing is folded, so the same text is always the same table.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct TableName {
     /// The schema, or none for the database's default.
     pub schema: Option<String>,
@@ -76,9 +79,37 @@ impl TableName {
 impl fmt::Display for TableName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(schema) = &self.schema {
-            write!(f, "{schema}.")?;
+            write_part(f, schema)?;
+            f.write_str(".")?;
         }
-        f.write_str(&self.name)
+        write_part(f, &self.name)
+    }
+}
+
+fn write_part(f: &mut fmt::Formatter<'_>, part: &str) -> fmt::Result {
+    if is_plain(part) {
+        f.write_str(part)
+    } else {
+        write!(f, "\"{}\"", part.replace('"', "\"\""))
+    }
+}
+
+/// Whether a name can be written without quotes.
+fn is_plain(word: &str) -> bool {
+    let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || c == '#';
+    !word.is_empty() && !word.starts_with(|c: char| c.is_ascii_digit()) && word.chars().all(plain)
+}
+
+impl Serialize for TableName {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for TableName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        TableName::parse(&text, Fold::Keep).map_err(serde::de::Error::custom)
     }
 }
 
@@ -94,11 +125,7 @@ fn parse_identifiers(text: &str, fold: Fold) -> Option<Vec<String>> {
             _ => {
                 let end = rest.find('.').unwrap_or(rest.len());
                 let (word, after) = rest.split_at(end);
-                let plain = |c: char| c.is_alphanumeric() || c == '_' || c == '$' || c == '#';
-                if word.is_empty()
-                    || word.starts_with(|c: char| c.is_ascii_digit())
-                    || !word.chars().all(plain)
-                {
+                if !is_plain(word) {
                     return None;
                 }
                 let word = match fold {
@@ -153,6 +180,23 @@ mod tests {
         assert_eq!(keep("[weird]]name]"), TableName::unqualified("weird]name"));
         assert_eq!(lower("\"a\"\"b.c\""), TableName::unqualified("a\"b.c"));
         assert_eq!(lower("`UPPER case`"), TableName::unqualified("UPPER case"));
+    }
+
+    #[test]
+    fn a_table_has_one_form_as_text() {
+        for (text, table) in [
+            ("orders", TableName::unqualified("orders")),
+            ("dbo.Orders", TableName::qualified("dbo", "Orders")),
+            (
+                "sales.\"a.b \"\"c\"\"\"",
+                TableName::qualified("sales", "a.b \"c\""),
+            ),
+            ("\"1st\"", TableName::unqualified("1st")),
+        ] {
+            assert_eq!(table.to_string(), text);
+            let json = serde_json::to_string(&table).unwrap();
+            assert_eq!(serde_json::from_str::<TableName>(&json).unwrap(), table);
+        }
     }
 
     #[test]

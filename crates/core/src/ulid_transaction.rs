@@ -90,6 +90,7 @@ impl UlidCounter {
 }
 
 /// How often the writers of a shard had to go on without one of theirs.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Incident {
     /// The feed.

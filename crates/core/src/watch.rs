@@ -8,15 +8,16 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::name::check_name;
-use crate::row_change::{BatchFormat, RowChange, RowOperation};
-use crate::{Error, Kind, Result, TableName};
+use crate::row_change::{RowChange, RowOperation};
+use crate::{Error, Kind, Result, TableName, WatchDefinition};
 
 /// A watch's name, which is the identity of its function: `[a-zA-Z0-9_-]+`, at most 100
 /// characters.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct WatchName(String);
@@ -44,7 +45,7 @@ impl WatchName {
         format!("{hash:016x}")
     }
 
-    /// What whoever asks for a watch that is not there is told.
+    /// The error for a watch that does not exist.
     pub fn unknown(&self) -> Error {
         Error::not_found(format!("there is no watch '{self}'"))
             .advise("`changefeed watch list` shows the watches")
@@ -160,7 +161,9 @@ impl WatchSettings {
 }
 
 /// Where a new function begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum WatchFrom {
     /// With the changes from now on.
     #[default]
@@ -179,72 +182,6 @@ impl FromStr for WatchFrom {
             _ => Err(Error::invalid(format!(
                 "'{text}' is no place to begin: use 'now' or 'beginning'"
             ))),
-        }
-    }
-}
-
-/// What `serve` does with a watch. Settings that are absent have their defaults.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct WatchDefinition {
-    /// The command that gets each batch on its standard input.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub exec: Option<String>,
-    /// The address that each batch is posted to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub webhook: Option<String>,
-    /// The environment variable with the secret that signs requests.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret_env: Option<String>,
-    /// That variable, if every instance may read it, because somebody who is trusted with it has
-    /// named it; otherwise it must be [allowed](crate::AllowedVariables).
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub granted_env: Vec<String>,
-    /// Rows in a batch.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub batch: Option<usize>,
-    /// Milliseconds until a failed batch is tried again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval_ms: Option<u64>,
-    /// Milliseconds that a lease lasts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lease_ms: Option<u64>,
-    /// Milliseconds between two renewals.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub renewal_ms: Option<u64>,
-    /// Attempts before a change is parked.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attempts: Option<u32>,
-    /// Unprocessed changes that one worker is good for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub max_changes_per_worker: Option<u32>,
-    /// Whether each change carries its version.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub with_version: bool,
-    /// Whether each update carries the columns that were changed.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub with_columns: bool,
-}
-
-impl WatchDefinition {
-    /// The settings that this definition means.
-    pub fn settings(&self) -> WatchSettings {
-        let default = WatchSettings::default();
-        let time = |ms: Option<u64>, otherwise| ms.map_or(otherwise, Duration::from_millis);
-        WatchSettings {
-            batch: self.batch.unwrap_or(default.batch),
-            interval: time(self.interval_ms, default.interval),
-            lease: time(self.lease_ms, default.lease),
-            renewal: time(self.renewal_ms, default.renewal),
-            attempts: self.attempts.unwrap_or(default.attempts),
-        }
-    }
-
-    /// What its batches tell.
-    pub fn format(&self) -> BatchFormat {
-        BatchFormat {
-            version: self.with_version,
-            columns: self.with_columns,
         }
     }
 }
@@ -286,7 +223,17 @@ impl WatchSpec {
         }
     }
 
-    /// What whoever defines a watch that has another definition is told.
+    /// A function that begins now and is run by `serve`.
+    pub fn served(name: WatchName, table: TableName, definition: WatchDefinition) -> Self {
+        WatchSpec {
+            columns: definition.with_columns,
+            max_changes_per_worker: definition.max_changes_per_worker,
+            definition: Some(definition),
+            ..WatchSpec::new(name, table)
+        }
+    }
+
+    /// The error for a watch that already has another definition.
     pub fn defined_already(&self) -> Error {
         Error::new(
             crate::Kind::AlreadyExists,
@@ -297,6 +244,7 @@ impl WatchSpec {
 }
 
 /// A function that watches a table.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Watch {
     /// The function's name.
@@ -304,13 +252,15 @@ pub struct Watch {
     /// 16 hexadecimal digits, from the name.
     pub function_id: String,
     /// The database's number of the table.
+    #[serde(serialize_with = "crate::position::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub table_id: i64,
     /// The table, as it is called now.
     pub table: TableName,
     /// The table with the function's backlog and leases.
     pub leases_table: String,
-    /// What `serve` does with it.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// What `serve` does with it; nothing if a program that uses the library runs it.
+    #[serde(flatten)]
     pub definition: Option<WatchDefinition>,
 }
 
@@ -397,6 +347,7 @@ pub struct Settled {
 }
 
 /// A watch and how it is doing.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct WatchStatus {
     /// The watch.
@@ -411,13 +362,14 @@ pub struct WatchStatus {
     /// The last error of a row that waits or is parked.
     pub last_error: Option<String>,
     /// Every change up to this version is processed.
+    #[serde(serialize_with = "crate::position::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub last_sync_version: i64,
     /// Milliseconds since an instance last looked; nothing if none ever has.
     pub idle_ms: Option<i64>,
     /// How many workers this backlog is good for.
     pub suggested_workers: i64,
     /// Changes that were given up, oldest first, as many as were asked for.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub parked_changes: Vec<Parked>,
 }
 
@@ -428,14 +380,19 @@ pub fn suggested_workers(unprocessed: i64, changes_per_worker: i64) -> i64 {
 }
 
 /// A change that was given up.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct Parked {
     /// The row's key.
+    #[cfg_attr(feature = "openapi", schema(value_type = serde_json::Value))]
     pub key: Box<RawValue>,
-    /// What was to be handed over, as a word.
-    #[serde(serialize_with = "word")]
+    /// `insert`, `update` or `delete`.
+    #[serde(serialize_with = "crate::position::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub operation: RowOperation,
     /// Its version.
+    #[serde(serialize_with = "crate::position::serialize")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub version: i64,
     /// How often it was tried.
     pub attempts: i64,
@@ -443,10 +400,6 @@ pub struct Parked {
     pub error: Option<String>,
     /// Milliseconds since it was parked.
     pub since_ms: i64,
-}
-
-fn word<S: Serializer>(operation: &RowOperation, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(operation)
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Delivery, Event, EventBits, EventId, LeasedEvent, Operation, Outcome, Setting, TableName,
+    Delivery, Event, EventBits, EventId, LeasedEvent, Operation, Outcome, Sink, TableName,
     TriggerId,
 };
 use changefeed_engine::sinks::webhook::{Target, Variables, WebhookClient, WebhookOptions};
@@ -93,17 +93,17 @@ fn main() {
     runtime.block_on(async {
         let receiver = Receiver::start_counting().await.unwrap();
         let plain = Delivery {
-            webhook: Some(Setting::Value(receiver.url("/"))),
+            sink: Sink::webhook(receiver.url("/")),
             ..Delivery::default()
         };
-        let signed = Delivery {
-            secrets_from_env: vec!["SECRET".to_owned()],
-            ..plain.clone()
+        let mut signed = plain.clone();
+        if let Some(webhook) = signed.sink.as_webhook_mut() {
+            webhook.secrets_from_env = vec!["SECRET".to_owned()];
         }
-        .granted();
+        signed.sink = signed.sink.granted();
         let recorder = Receiver::start().await.unwrap();
         let target = Delivery {
-            webhook: Some(Setting::Value(recorder.url("/"))),
+            sink: Sink::webhook(recorder.url("/")),
             ..Delivery::default()
         };
         let target = Target::prepare(

@@ -266,7 +266,11 @@ end $$;
 create function changefeed.event_plan(of_trigger integer) returns jsonb
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select jsonb_build_object(
-        'trigger', t.trigger_id, 'capture', t.definition -> 'capture', 'columns', t.columns,
+        'trigger', t.trigger_id, 'columns', t.columns,
+        -- Not the whole of it: everybody can read functions, and it names where events go.
+        'capture', jsonb_build_object(
+            'update', t.definition -> 'update', 'payload', t.definition -> 'payload',
+            'in_order', t.definition -> 'in_order', 'shard_by', t.definition -> 'shard_by'),
         'columns_of', t.columns_of, 'feed', t.feed_id,
         'shards', (select count(*) from changefeed.shard_definition d
                    where d.feed_id = t.feed_id and d.shard >= 0))
@@ -314,7 +318,7 @@ begin
     e.after := changefeed.row_json(relation, new_alias, payload);
 
     -- If all of them are gone, every change counts.
-    listened := nullif(changefeed.current_columns(plan, relation, capture -> 'update' -> 'of'), '{}');
+    listened := nullif(changefeed.current_columns(plan, relation, capture -> 'update'), '{}');
     -- The image of a row, not its equality: json has none, and null is as good as any value.
     if listened is null then
         e.differs := format('%s *<> %s', old_alias, new_alias);
@@ -326,11 +330,10 @@ begin
         into e.differs from unnest(listened) c;
     end if;
 
-    if capture -> 'order_by' = '"key"' then
+    if capture -> 'in_order' = 'true' then
         key := changefeed.key_now(relation);
-    elsif jsonb_typeof(capture -> 'order_by') = 'object' then
-        key := changefeed.current_columns(plan, relation,
-            jsonb_build_array(capture -> 'order_by' -> 'column'));
+    elsif jsonb_typeof(capture -> 'in_order') = 'string' then
+        key := changefeed.current_columns(plan, relation, jsonb_build_array(capture -> 'in_order'));
     end if;
     -- The new row decides, and in a delete the old one.
     if cardinality(key) > 0 then
@@ -338,7 +341,7 @@ begin
                    'case when num_nulls(%1$s.%2$I) = 0 then format(''%%s'', %1$s.%2$I) end',
                    new_alias, c), ', '))
         into e.order_key from unnest(key) c;
-    elsif jsonb_typeof(capture -> 'order_by') <> 'null' then
+    elsif capture -> 'in_order' <> 'false' then
         e.order_key := '0::bigint';
     else
         e.order_key := 'null::bigint';
@@ -346,7 +349,7 @@ begin
 
     if plan ->> 'feed' is not null then
         shard_by := (changefeed.current_columns(plan, relation,
-            jsonb_build_array(capture -> 'feed' -> 'shard_by')))[1];
+            jsonb_build_array(capture -> 'shard_by')))[1];
         e.shard := changefeed.shard_expression(new_alias, shard_by,
             (select c.type from changefeed.columns_now(relation) c where c.name = shard_by),
             (plan ->> 'shards')::integer);

@@ -174,10 +174,10 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(TriggerState {
-                    trigger: row.get::<_, &str>(0).parse()?,
+                    name: row.get::<_, &str>(0).parse()?,
                     pending: row.get(1),
                     in_flight: row.get(2),
-                    dead: row.get(3),
+                    dead_letters: row.get(3),
                     overdue_ms: row.get(4),
                 })
             })

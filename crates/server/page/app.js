@@ -109,15 +109,15 @@ function later(mine) {
 
 const SECTIONS = [
   ["Overview", "#/"], ["Feeds", "#/feeds"], ["Triggers", "#/triggers"], ["Events", "#/events"],
-  ["Dead letters", "#/events?status=error"], ["Watches", "#/watches"], ["Instances", "#/instances"],
+  ["Dead letters", "#/events?status=dead_letter"], ["Watches", "#/watches"], ["Instances", "#/instances"],
 ];
 
 function navigation({ parts, query } = place()) {
-  const dead = parts[0] === "events" && !parts[1] && query.get("status") === "error";
-  const current = dead ? "#/events?status=error" : `#/${parts[0] ?? ""}`;
+  const dead = parts[0] === "events" && !parts[1] && query.get("status") === "dead_letter";
+  const current = dead ? "#/events?status=dead_letter" : `#/${parts[0] ?? ""}`;
   const sum = (list, what) => list?.reduce((all, one) => all + one[what], 0) ?? 0;
   const counts = {
-    "Dead letters": sum(known.status?.triggers, "dead"),
+    "Dead letters": sum(known.status?.triggers, "dead_letters"),
     Watches: sum(known.status?.watches, "parked"),
     Instances: known.status?.incidents?.length ?? 0,
   };

@@ -49,7 +49,7 @@ export const events = {
   },
 
   render({ first, more, triggers, wanted }, { query, state, again, mayOperate }) {
-    const dead = query.get("status") === "error";
+    const dead = query.get("status") === "dead_letter";
     // New events push the older ones on; what was loaded before must not appear twice.
     const all = [...new Map([...first.events, ...more.flatMap((page) => page.events)].map((e) => [e.id, e])).values()];
     const before = more.length ? more.at(-1).before : first.before;
@@ -101,7 +101,7 @@ function filters(query, triggers) {
   const chosen = (name) => query.get(name) ?? "";
   return h("form", { class: "filters", role: "search", "aria-label": "Which events", "data-key": "filters", onsubmit: (e) => { e.preventDefault(); apply(e.currentTarget); } },
     field("trigger", "Trigger", h("select", { name: "trigger", onchange: choose }, option("", chosen("trigger"), "all"), triggers.map((t) => option(t, chosen("trigger"))))),
-    field("status", "Status", h("select", { name: "status", onchange: choose }, option("", chosen("status"), "all"), option("pending", chosen("status")), option("delivered", chosen("status")), option("error", chosen("status"), "dead letter"), option("archived", chosen("status")))),
+    field("status", "Status", h("select", { name: "status", onchange: choose }, option("", chosen("status"), "all"), option("pending", chosen("status")), option("delivered", chosen("status")), option("dead_letter", chosen("status"), "dead letter"), option("archived", chosen("status")))),
     field("http_status", "Answered", h("input", { name: "http_status", inputmode: "numeric", pattern: "[0-9]{3}", size: 5, placeholder: "503", value: chosen("http_status"), onchange: choose })),
     field("error", "Error contains", h("input", { name: "error", size: 12, value: chosen("error"), onchange: choose })),
     field("since", "Since", h("input", { class: "moment", name: "since", type: "datetime-local", step: 1, value: chosen("since"), onchange: choose })),

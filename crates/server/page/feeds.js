@@ -18,14 +18,14 @@ export function feedTable(status, series) {
   }
   return table("Feeds", [{ name: "Feed" }, { name: "Rate", hide: true, draw: true }, { name: "Per second", end: true }, { name: "Lag per shard" }, { name: "Consumers" }],
     status.feeds.map((f) => ({
-      key: f.feed,
+      key: f.name,
       cells: [
-        link(at(f.feed), f.feed),
-        spark(series.of("feed_rate", f.feed), { length: length(), label: `Changes per second of ${f.feed}` }),
+        link(at(f.name), f.name),
+        spark(series.of("feed_rate", f.name), { length: length(), label: `Changes per second of ${f.name}` }),
         rate(f.rate),
         h("span", { class: "shards" }, f.shards.map((s) => h("span", { class: `shard-lag ${tone(s)}`, title: `shard ${s.shard}: ${upTo(s.pending)} waiting, newest ${ago(s.since_ms)}` },
           h("span", { class: "which" }, s.shard), s.pending ? duration(s.lag_ms) : "0"))),
-        readers(status.consumers.filter((c) => c.feed === f.feed)),
+        readers(status.consumers.filter((c) => c.feed === f.name)),
       ],
     })));
 }
@@ -87,7 +87,7 @@ export const feed = {
     return { detail, status, series };
   },
   render({ detail, status, series }, { again, state, signal }) {
-    const sample = status.feeds.find((f) => f.feed === detail.name);
+    const sample = status.feeds.find((f) => f.name === detail.name);
     return [
       heading(detail.name, { back: ["Feeds", "#/feeds"], note: detail.comment, aside: ranges(again) }),
       h("div", { class: "columns" },

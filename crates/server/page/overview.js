@@ -26,7 +26,7 @@ export const overview = {
     const lagging = worst(status);
     const pending = total(status.watches, "unprocessed");
     const dead = total(status.triggers, "dead");
-    const named = (state.feed && status.feeds.find((f) => f.feed === state.feed)) || status.feeds[0];
+    const named = (state.feed && status.feeds.find((f) => f.name === state.feed)) || status.feeds[0];
     return [
       heading("Overview", { aside: ranges(again) }),
       attention(status),
@@ -34,7 +34,7 @@ export const overview = {
         figure("Changes", rate(total(status.feeds, "rate")), { unit: "/s", href: "#/feeds", more: `${count(status.feeds.length)} ${status.feeds.length === 1 ? "feed" : "feeds"}`, drawing: spark(rates, { length: length(), label: "Changes per second" }) }),
         figure("Longest lag", lagging ? duration(lagging.ms) : "none", { href: "#/feeds", tone: lagging?.ms > 60000 ? "warn" : null, more: lagging ? lagging.who : "everybody has read everything", drawing: spark(sum(series.all("consumer_lag")), { length: length(), tone: "calm", label: "Changes not read yet" }) }),
         figure("Deliveries", rate(total(status.triggers, "success_rate")), { unit: "/s", href: "#/triggers", more: `${rate(total(status.triggers, "failure_rate"))}/s failed`, drawing: spark(good, { length: length(), tone: "good", label: "Successful attempts per second" }) }),
-        figure("Dead letters", upTo(dead), { href: "#/events?status=error", tone: dead ? "bad" : null, more: dead ? "given up" : "nothing was given up", drawing: spark(bad, { length: length(), tone: "bad", label: "Failed attempts per second" }) }),
+        figure("Dead letters", upTo(dead), { href: "#/events?status=dead_letter", tone: dead ? "bad" : null, more: dead ? "retries used up" : "none", drawing: spark(bad, { length: length(), tone: "bad", label: "Failed attempts per second" }) }),
         figure("Watches behind", upTo(pending), { unit: " rows", href: "#/watches", more: `${upTo(total(status.watches, "parked"))} parked`, drawing: spark(sum(series.all("watch_unprocessed")), { length: length(), tone: "calm", label: "Rows not processed yet" }) })),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
@@ -47,8 +47,8 @@ export const overview = {
           panel("Live tail", {
             aside: status.feeds.length > 1 && h("label", {}, h("span", { class: "unseen" }, "Feed"),
               h("select", { "aria-label": "Feed of the live tail", onchange: (e) => { state.feed = e.target.value; again(); } },
-                status.feeds.map((f) => h("option", { value: f.feed, selected: f.feed === named?.feed }, f.feed)))),
-          }, named ? following(named.feed, state, signal) : empty("There is no feed to follow yet.")),
+                status.feeds.map((f) => h("option", { value: f.name, selected: f.name === named?.name }, f.name)))),
+          }, named ? following(named.name, state, signal) : empty("There is no feed to follow yet.")),
           panel("Instances", { id: "instances" }, instanceTable(status)),
           incidents(status))),
       h("p", { class: "foot" }, `changefeed ${status.version} · answered by ${instance(status.instance)} · ${status.database.connections.open} of ${status.database.connections.most} database connections open`),
@@ -59,7 +59,7 @@ export const overview = {
 /** Who is furthest behind: a shard that waits for its numbers, or a consumer. */
 function worst(status) {
   const all = [
-    ...status.feeds.flatMap((f) => f.shards.map((s) => ({ ms: s.lag_ms ?? 0, who: `${f.feed}/${s.shard}` }))),
+    ...status.feeds.flatMap((f) => f.shards.map((s) => ({ ms: s.lag_ms ?? 0, who: `${f.name}/${s.shard}` }))),
     ...status.consumers.map((c) => ({ ms: c.lag_ms, who: `${c.name} in ${c.feed}/${c.shard}` })),
   ].filter((one) => one.ms > 0);
   return all.sort((a, b) => b.ms - a.ms)[0];
@@ -72,15 +72,15 @@ function attention(status) {
   if (!status.database.reachable) add("bad", "#/instances", status.database.error ?? "The database cannot be reached.");
   if (status.sampled_at && status.age_ms > 20000) add("warn", "#/instances", `The numbers are old: they were sampled ${ago(status.age_ms)}.`);
   for (const f of status.feeds) {
-    if (f.error) add("bad", `#/feeds/${encodeURIComponent(f.feed)}`, `Feed ${f.feed} cannot be read: ${f.error}`);
+    if (f.error) add("bad", `#/feeds/${encodeURIComponent(f.name)}`, `Feed ${f.name} cannot be read: ${f.error}`);
   }
   for (const t of status.triggers) {
-    if (t.paused !== null) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} is paused: ${t.paused}`);
-    if (t.overdue_ms > 60000) add("warn", `#/triggers/${encodeURIComponent(t.trigger)}`, `Trigger ${t.trigger} has events that are overdue for ${duration(t.overdue_ms)}.`);
-    if (t.dead) add("bad", `#/events?trigger=${encodeURIComponent(t.trigger)}&status=error`, `Trigger ${t.trigger} has ${upTo(t.dead)} dead ${t.dead === 1 ? "letter" : "letters"}.`);
+    if (t.paused !== null) add("warn", `#/triggers/${encodeURIComponent(t.name)}`, `Trigger ${t.name} is paused: ${t.paused}`);
+    if (t.overdue_ms > 60000) add("warn", `#/triggers/${encodeURIComponent(t.name)}`, `Trigger ${t.name} has events that are overdue for ${duration(t.overdue_ms)}.`);
+    if (t.dead_letters) add("bad", `#/events?trigger=${encodeURIComponent(t.name)}&status=dead_letter`, `Trigger ${t.name} has ${upTo(t.dead_letters)} dead ${t.dead_letters === 1 ? "letter" : "letters"}.`);
   }
   for (const w of status.watches) {
-    if (w.parked) add("bad", `#/watches/${encodeURIComponent(w.watch)}`, `Watch ${w.watch} has ${upTo(w.parked)} parked ${w.parked === 1 ? "row" : "rows"}.`);
+    if (w.parked) add("bad", `#/watches/${encodeURIComponent(w.name)}`, `Watch ${w.name} has ${upTo(w.parked)} parked ${w.parked === 1 ? "row" : "rows"}.`);
   }
   for (const c of status.consumers) {
     if (c.expired) add("bad", `#/feeds/${encodeURIComponent(c.feed)}`, `Consumer ${c.name} stands at changes of ${c.feed}/${c.shard} that were trimmed.`);

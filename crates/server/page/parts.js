@@ -87,8 +87,8 @@ export function say(text, tone = "good") {
   if (tone === "good") setTimeout(() => note.remove(), 6000);
 }
 
-const TONES = { delivered: "good", success: "good", pending: "calm", error: "bad", failure: "bad", unknown: "warn", archived: "" };
-const WORDS = { error: "dead letter" };
+const TONES = { delivered: "good", success: "good", pending: "calm", dead_letter: "bad", failure: "bad", unknown: "warn", archived: "" };
+const WORDS = { dead_letter: "dead letter" };
 
 export const status = (name) => badge(WORDS[name] ?? name, TONES[name]);
 
@@ -116,4 +116,10 @@ export function heading(title, { back, aside, note } = {}) {
     h("h1", { tabindex: "-1" }, title),
     note && h("p", { class: "note" }, note),
     aside && h("div", { class: "aside" }, aside));
+}
+
+/** Where a trigger or a watch sends things. */
+export function target({ webhook, exec }) {
+  if (webhook) return typeof webhook === "string" ? webhook : `$${webhook.env}`;
+  return exec ?? "a handler of the library";
 }

@@ -3,7 +3,7 @@
 import { h, link } from "./dom.js";
 import { get, getExact, post } from "./api.js";
 import { count, duration, rate, upTo } from "./format.js";
-import { action, badge, empty, eventsOf, facts, heading, panel, say, table } from "./parts.js";
+import { action, badge, empty, eventsOf, facts, heading, panel, say, table, target } from "./parts.js";
 import { chart, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
 import { eventTable } from "./events.js";
@@ -18,18 +18,18 @@ export function triggerTable(status, series) {
   }
   return table("Event triggers", [{ name: "Trigger" }, { name: "Succeeded", hide: true, draw: true }, { name: "Failed", hide: true, draw: true }, { name: "Success", end: true }, { name: "Pending", end: true }, { name: "Dead letters", end: true }],
     status.triggers.map((t) => {
-      const good = series.of("trigger_success_rate", t.trigger);
-      const bad = series.of("trigger_failure_rate", t.trigger);
+      const good = series.of("trigger_success_rate", t.name);
+      const bad = series.of("trigger_failure_rate", t.name);
       // One scale for both, or a single failure would look like an outage.
       const top = Math.max(0.1, ...good.map((v) => v ?? 0), ...bad.map((v) => v ?? 0));
       return {
-        key: t.trigger,
+        key: t.name,
         cells: [
-          [link(at(t.trigger), t.trigger), t.paused !== null && [" ", badge("paused", "warn")]],
-          spark(good, { length: length(), top, tone: "good", label: `Successful attempts per second of ${t.trigger}` }),
-          spark(bad, { length: length(), top, tone: "bad", label: `Failed attempts per second of ${t.trigger}` }),
-          share(t), link(eventsOf(t.trigger, "pending"), upTo(t.pending)),
-          t.dead ? link(eventsOf(t.trigger, "error"), badge(upTo(t.dead), "bad")) : "0",
+          [link(at(t.name), t.name), t.paused !== null && [" ", badge("paused", "warn")]],
+          spark(good, { length: length(), top, tone: "good", label: `Successful attempts per second of ${t.name}` }),
+          spark(bad, { length: length(), top, tone: "bad", label: `Failed attempts per second of ${t.name}` }),
+          share(t), link(eventsOf(t.name, "pending"), upTo(t.pending)),
+          t.dead_letters ? link(eventsOf(t.name, "dead_letter"), badge(upTo(t.dead_letters), "bad")) : "0",
         ],
       };
     }));
@@ -63,10 +63,9 @@ function deliveries(name, series) {
   ] });
 }
 
-const target = (t) => t.webhook ?? (t.webhook_env ? `$${t.webhook_env}` : "a handler of the library");
 
 function on(t) {
-  return [t.insert && "insert", t.update && (t.update_columns ? `update of ${t.update_columns.join(", ")}` : "update"), t.delete && "delete", t.manual && "by hand"].filter(Boolean).join(", ");
+  return [t.insert && "insert", t.update && (t.update === true ? "update" : `update of ${t.update.join(", ")}`), t.delete && "delete", t.manual && "by hand"].filter(Boolean).join(", ");
 }
 
 export const trigger = {
@@ -80,7 +79,7 @@ export const trigger = {
   render({ detail: t, status, series, recent }, { again, mayOperate }) {
     const path = `/api/triggers/${encodeURIComponent(t.name)}`;
     const state = t.state;
-    const sample = status.triggers.find((x) => x.trigger === t.name);
+    const sample = status.triggers.find((x) => x.name === t.name);
     const act = (text, verb, said, body) => action(text, { key: verb, run: async () => { await post(`${path}/${verb}`, body); await again(); return said; } });
     return [
       heading(t.name, {
@@ -99,12 +98,12 @@ export const trigger = {
         h("div", { class: "narrow-column" },
           panel("State", {}, facts([
             ["Pending", link(eventsOf(t.name, "pending"), upTo(state?.pending ?? 0))], ["In flight", count(state?.in_flight ?? 0)],
-            ["Dead letters", link(eventsOf(t.name, "error"), upTo(state?.dead ?? 0))], ["Overdue", state?.overdue_ms ? duration(state.overdue_ms) : "nothing"],
+            ["Dead letters", link(eventsOf(t.name, "dead_letter"), upTo(state?.dead_letters ?? 0))], ["Overdue", state?.overdue_ms ? duration(state.overdue_ms) : "nothing"],
             ["Succeeded", `${count(sample?.success ?? 0)} attempts`], ["Failed", `${count(sample?.failure ?? 0)} attempts`], ["Now", `${rate(sample?.success_rate)}/s, ${rate(sample?.failure_rate)}/s failed`],
-          ]), mayOperate() && state?.dead > 0 && h("div", { class: "buttons padded" }, action("Redeliver all dead letters", {
+          ]), mayOperate() && state?.dead_letters > 0 && h("div", { class: "buttons padded" }, action("Redeliver all dead letters", {
             key: "redeliver-all",
             run: async () => {
-              const { events } = await post("/api/events/redeliver", { trigger: t.name, status: "error" });
+              const { events } = await post("/api/events/redeliver", { trigger: t.name, status: "dead_letter" });
               await again();
               return `${count(events)} ${events === 1 ? "event is" : "events are"} delivered again.`;
             },
@@ -112,8 +111,8 @@ export const trigger = {
           mayOperate() && t.manual && invoke(t, path, again),
           panel("Definition", {}, facts([
             ["Table", t.table], ["On", on(t)], ["When", t.when && h("code", {}, t.when)], ["To", h("code", {}, target(t))],
-            ["Retries", `${t.retries}, after ${duration(t.interval_ms)}${t.backoff_cap_ms ? `, doubling up to ${duration(t.backoff_cap_ms)}` : ""}`],
-            ["Timeout", duration(t.timeout_ms)], ["Format", t.format], ["In order", t.in_order ? `by ${t.order_column ?? "primary key"}` : null],
+            ["Retries", `${t.retries}, after ${t.interval}${t.backoff ? `, doubling up to ${t.backoff}` : ""}`],
+            ["Timeout", t.timeout], ["Format", t.format], ["In order", t.in_order ? `by ${t.in_order === true ? "primary key" : t.in_order}` : null],
             ["Feed", t.feed && link(`#/feeds/${encodeURIComponent(t.feed)}`, t.feed)], ["Columns", t.payload?.join(", ")],
           ])))),
     ];

@@ -2,13 +2,16 @@
 
 import { h, link } from "./dom.js";
 import { get, getExact, post } from "./api.js";
-import { ago, count, duration, upTo } from "./format.js";
-import { action, badge, empty, facts, heading, panel, table } from "./parts.js";
+import { ago, count, upTo } from "./format.js";
+import { action, badge, empty, facts, heading, panel, table, target } from "./parts.js";
 import { chart, parts, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
 import { line } from "./rows.js";
 
 const at = (name) => `#/watches/${encodeURIComponent(name)}`;
+
+/** Whether `changefeed serve` runs it. */
+const served = (w) => Boolean(w.webhook ?? w.exec);
 
 /** What waits is what is not processed and nobody holds. */
 const waiting = (w) => Math.max(0, w.unprocessed - w.leased);
@@ -26,10 +29,10 @@ export function watchTable(status, series) {
   }
   return table("Watches", [{ name: "Watch" }, { name: "Backlog", hide: true, draw: true }, { name: "Now", draw: true }, { name: "Pending", end: true }, { name: "Leased", end: true }, { name: "Parked", end: true }],
     status.watches.map((w) => ({
-      key: w.watch,
+      key: w.name,
       cells: [
-        link(at(w.watch), w.watch), spark(series.of("watch_unprocessed", w.watch), { length: length(), tone: "calm", label: `Rows of ${w.watch} not processed yet` }), split(w),
-        upTo(waiting(w)), upTo(w.leased), w.parked ? link(at(w.watch), badge(upTo(w.parked), "bad")) : "0",
+        link(at(w.name), w.name), spark(series.of("watch_unprocessed", w.name), { length: length(), tone: "calm", label: `Rows of ${w.name} not processed yet` }), split(w),
+        upTo(waiting(w)), upTo(w.leased), w.parked ? link(at(w.name), badge(upTo(w.parked), "bad")) : "0",
       ],
     })));
 }
@@ -45,7 +48,7 @@ export const watches = {
       panel("All watches", {}, watchTable(status, series)),
       status.watches.length > 0 && panel("How they are doing", {}, table("How watches are doing",
         [{ name: "Watch" }, { name: "Table" }, { name: "Batches", end: true }, { name: "Failed", end: true }, { name: "Looked", end: true }, { name: "Good for", end: true }, { name: "Last error", grow: true, hide: true }],
-        status.watches.map((w) => ({ key: w.watch, cells: [link(at(w.watch), w.watch), w.table, count(w.success), count(w.failure), ago(w.idle_ms), `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`, w.last_error ?? "none"] })))),
+        status.watches.map((w) => ({ key: w.name, cells: [link(at(w.name), w.name), w.table, count(w.success), count(w.failure), ago(w.idle_ms), `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`, w.last_error ?? "none"] })))),
     ];
   },
 };
@@ -79,13 +82,13 @@ export const watch = {
           panel("Parked rows", { note: w.parked > w.parked_changes.length ? `the oldest ${w.parked_changes.length} of ${upTo(w.parked)}` : null },
             w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true, hide: true }, { name: "Parked", end: true }],
               w.parked_changes.map((p) => ({ key: `${p.version}`, cells: [line(p.key), h("span", { class: `op ${p.operation}` }, p.operation.toUpperCase()), p.error ?? "", count(p.attempts), ago(p.since_ms)] })))
-              : h("p", { class: "note padded" }, "No row was given up."))),
+              : h("p", { class: "note padded" }, "No row is parked."))),
         h("div", { class: "narrow-column" },
           panel("State", {}, facts([["Last error", w.last_error ?? "none"], ["Last looked", ago(w.idle_ms)], ["Good for", `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`], ["Processed up to", h("code", {}, w.last_sync_version)]])),
           panel("Definition", {}, facts([
-            ["Run by", w.served ? "changefeed serve" : "a program that uses the library"], ["To", (w.webhook ?? w.exec) && h("code", {}, w.webhook ?? w.exec)],
-            ["Batch", `${count(w.batch)} rows`], ["Interval", duration(w.interval_ms)], ["Lease", `${duration(w.lease_ms)}, renewed every ${duration(w.renewal_ms)}`],
-            ["Attempts", count(w.attempts)], ["Backlog in", h("code", {}, w.leases_table)],
+            ["Run by", served(w) ? "changefeed serve" : "a program that uses the library"], ["To", served(w) && h("code", {}, target(w))],
+            ...(served(w) ? [["Batch", `${count(w.batch)} rows`], ["Interval", w.interval], ["Lease", `${w.lease}, renewed every ${w.renewal}`], ["Timeout", w.timeout], ["Attempts", count(w.attempts)]] : []),
+            ["Backlog in", h("code", {}, w.leases_table)],
           ])))),
     ];
   },

@@ -4,13 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use changefeed::Connections;
+use changefeed::{Connections, LeaseHolder};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use crate::samples::Samples;
-use crate::wire::status::LeaseOut;
 
 /// What is true at this moment.
 #[derive(Debug, Clone)]
@@ -133,8 +132,8 @@ impl Collector for Collected {
             status.feeds.iter().flat_map(|feed| {
                 feed.shards.iter().map(|shard| {
                     let labels = [
-                        ("feed", feed.feed.clone()),
-                        ("shard", shard.shard.to_string()),
+                        ("feed", feed.name.to_string()),
+                        ("shard", shard.state.shard.to_string()),
                     ];
                     (labels, shard)
                 })
@@ -144,13 +143,13 @@ impl Collector for Collected {
             e,
             "shard_last_number",
             "The newest number of a shard; its rate is the rate of changes",
-            shards().filter_map(|(l, s)| Some((l, s.last.parse::<i64>().ok()? as f64))),
+            shards().filter_map(|(l, s)| Some((l, s.state.last.number()? as f64))),
         )?;
         gauge(
             e,
             "shard_pending_changes",
             "Committed changes that wait for their number",
-            shards().map(|(l, s)| (l, s.pending as f64)),
+            shards().map(|(l, s)| (l, s.state.pending as f64)),
         )?;
         gauge(
             e,
@@ -161,9 +160,9 @@ impl Collector for Collected {
         let consumers = || {
             status.consumers.iter().map(|c| {
                 let labels = [
-                    ("feed", c.feed.clone()),
+                    ("feed", c.feed.to_string()),
                     ("shard", c.shard.to_string()),
-                    ("consumer", c.name.clone()),
+                    ("consumer", c.name.to_string()),
                 ];
                 (labels, c)
             })
@@ -190,31 +189,31 @@ impl Collector for Collected {
             status
                 .triggers
                 .iter()
-                .map(|t| ([("trigger", t.trigger.clone())], t))
+                .map(|t| ([("trigger", t.state.name.to_string())], t))
         };
         gauge(
             e,
             "trigger_pending_events",
             "Events that wait or are being delivered; counting stops at 100,000",
-            triggers().map(|(l, t)| (l, t.pending as f64)),
+            triggers().map(|(l, t)| (l, t.state.pending as f64)),
         )?;
         gauge(
             e,
             "trigger_in_flight_events",
             "Events that somebody delivers at this moment: leases that are held",
-            triggers().map(|(l, t)| (l, t.in_flight as f64)),
+            triggers().map(|(l, t)| (l, t.state.in_flight as f64)),
         )?;
         gauge(
             e,
             "trigger_dead_letters",
-            "Events that were given up; counting stops at 100,000",
-            triggers().map(|(l, t)| (l, t.dead as f64)),
+            "Dead letters; counting stops at 100,000",
+            triggers().map(|(l, t)| (l, t.state.dead_letters as f64)),
         )?;
         gauge(
             e,
             "trigger_overdue_seconds",
             "How long the event that has waited longest is overdue",
-            triggers().map(|(l, t)| (l, seconds(t.overdue_ms.unwrap_or(0)))),
+            triggers().map(|(l, t)| (l, seconds(t.state.overdue_ms.unwrap_or(0)))),
         )?;
         gauge(
             e,
@@ -226,27 +225,27 @@ impl Collector for Collected {
             status
                 .watches
                 .iter()
-                .map(|w| ([("watch", w.watch.clone())], w))
+                .map(|w| ([("watch", w.status.watch.name.to_string())], w))
         };
         gauge(
             e,
             "watch_unprocessed_rows",
             "Changed rows that were not processed yet, those in process included",
-            watches().map(|(l, w)| (l, w.unprocessed as f64)),
+            watches().map(|(l, w)| (l, w.status.unprocessed as f64)),
         )?;
         gauge(
             e,
             "watch_leased_rows",
             "Changed rows that an instance holds",
-            watches().map(|(l, w)| (l, w.leased as f64)),
+            watches().map(|(l, w)| (l, w.status.leased as f64)),
         )?;
         gauge(
             e,
             "watch_parked_rows",
-            "Changed rows that were given up",
-            watches().map(|(l, w)| (l, w.parked as f64)),
+            "Parked rows",
+            watches().map(|(l, w)| (l, w.status.parked as f64)),
         )?;
-        let held = |lease: &LeaseOut| lease.expires_in_ms > 0;
+        let held = |lease: &LeaseHolder| lease.expires_in_ms > 0;
         gauge(
             e,
             "sweep_leader",
@@ -254,7 +253,7 @@ impl Collector for Collected {
             // By the same look as the leases: what an instance believes of itself may be out of date.
             self.candidate.iter().map(|(group, owner)| {
                 let lease = format!("sweep/{group}");
-                let leads = |l: &LeaseOut| l.name == lease && l.owner == *owner && held(l);
+                let leads = |l: &LeaseHolder| l.name == lease && l.owner == *owner && held(l);
                 let leads = status.leases.iter().any(leads);
                 ([("group", group.clone())], f64::from(u8::from(leads)))
             }),
@@ -283,7 +282,7 @@ impl Collector for Collected {
             "ulid_incidents",
             "How often the ULID writers of a shard had to go on without one of theirs",
             status.incidents.iter().map(|i| {
-                let labels = [("feed", i.feed.clone()), ("shard", i.shard.to_string())];
+                let labels = [("feed", i.feed.to_string()), ("shard", i.shard.to_string())];
                 (labels, i.count as f64)
             }),
         )

@@ -53,11 +53,6 @@ pub use metered::Metered;
 pub use meters::Meters;
 pub use tls::Certificate;
 pub use tokens::new_token;
-pub use wire::feeds::ConsumerOut;
-pub use wire::status::{
-    ConnectionsOut, DatabaseOut, FeedStatus, IncidentOut, InstanceOut, LeaseOut, ShardStatus,
-    Status, TriggerStatus, WatchBacklog,
-};
 
 use app::App;
 use problem::Problem;

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use changefeed::view::Status;
 use changefeed::{Changefeed, Result};
 
 use crate::samples::{Sample, look};
-use crate::wire::status::Status;
 
 /// Rates are those of this long. Instances tell what they have done every few seconds, so that a
 /// shorter time would show nothing, and then everything at once.
@@ -30,7 +30,7 @@ impl Looks {
         status.version = env!("CARGO_PKG_VERSION").to_owned();
         status.sampled_at = Some(humantime::format_rfc3339_millis(sample.at).to_string());
         status.database.reachable = true;
-        status.database.connections = db.store().connections().into();
+        status.database.connections = db.store().connections();
         self.samples.push_back(sample);
         Ok(status)
     }

@@ -112,22 +112,19 @@ impl From<Error> for Problem {
 impl From<&Error> for Problem {
     fn from(error: &Error) -> Self {
         use StatusCode as S;
-        let (status, kind, retry_after) = match error.kind() {
-            Kind::Invalid => (S::BAD_REQUEST, "invalid", None),
-            Kind::NotFound => (S::NOT_FOUND, "not_found", None),
-            Kind::AlreadyExists => (S::CONFLICT, "already_exists", None),
-            Kind::CursorExpired => (S::GONE, "cursor_expired", None),
-            Kind::CursorAhead => (S::CONFLICT, "cursor_ahead", None),
+        let (status, retry_after) = match error.kind() {
+            Kind::Invalid => (S::BAD_REQUEST, None),
+            Kind::NotFound => (S::NOT_FOUND, None),
+            Kind::AlreadyExists | Kind::CursorAhead | Kind::Moved => (S::CONFLICT, None),
+            Kind::CursorExpired => (S::GONE, None),
             Kind::SchemaMissing | Kind::SchemaTooOld | Kind::SchemaTooNew => {
-                (S::SERVICE_UNAVAILABLE, "schema", Some(5))
+                (S::SERVICE_UNAVAILABLE, Some(5))
             }
-            Kind::Unavailable => (S::SERVICE_UNAVAILABLE, "unavailable", Some(1)),
-            Kind::Busy => (S::SERVICE_UNAVAILABLE, "busy", Some(1)),
-            Kind::Moved => (S::CONFLICT, "moved", None),
-            Kind::Unsupported => (S::UNPROCESSABLE_ENTITY, "unsupported", None),
-            Kind::Permission => (S::INTERNAL_SERVER_ERROR, "permission", None),
-            _ => (S::INTERNAL_SERVER_ERROR, "database", None),
+            Kind::Unavailable | Kind::Busy => (S::SERVICE_UNAVAILABLE, Some(1)),
+            Kind::Unsupported => (S::UNPROCESSABLE_ENTITY, None),
+            _ => (S::INTERNAL_SERVER_ERROR, None),
         };
+        let kind = error.kind().as_str();
         let mut problem = Problem::new(status, kind, error.message());
         problem.failure = status.is_server_error().then(|| {
             Box::new(Failure {

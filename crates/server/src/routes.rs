@@ -2,6 +2,7 @@
 
 pub(crate) mod changes;
 pub(crate) mod consumers;
+mod description;
 pub(crate) mod events;
 pub(crate) mod feeds;
 pub(crate) mod operating;
@@ -18,50 +19,15 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
-use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::app::App;
 use crate::problem::Problem;
 
-/// The description of `/api`.
-#[derive(OpenApi)]
-#[openapi(
-    info(
-        title = "changefeed",
-        description = "Change feeds from SQL databases that lose, repeat and reorder nothing.",
-        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
-    ),
-    modifiers(&Bearer),
-    security(("token" = [])),
-    tags(
-        (name = "feeds", description = "Feeds, pages and consumers"),
-        (name = "triggers", description = "Event triggers"),
-        (name = "events", description = "Captured events and attempts to deliver them"),
-        (name = "watches", description = "Watches and their backlogs"),
-        (name = "status", description = "The whole at a glance"),
-        (name = "tokens", description = "Who may ask what"),
-    ),
-)]
-struct Description;
-
-struct Bearer;
-
-impl Modify for Bearer {
-    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
-        openapi
-            .components
-            .get_or_insert_default()
-            .add_security_scheme("token", SecurityScheme::Http(scheme));
-    }
-}
-
 /// Everything under `/api`, and its description.
 pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
-    OpenApiRouter::with_openapi(Description::openapi())
+    let (router, mut description) = OpenApiRouter::with_openapi(description::head())
         .routes(routes!(feeds::list, feeds::create))
         .routes(routes!(feeds::show, feeds::remove))
         .routes(routes!(feeds::backfill))
@@ -94,7 +60,9 @@ pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
         .routes(routes!(status::session))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
-        .split_for_parts()
+        .split_for_parts();
+    description::complete(&mut description);
+    (router, description)
 }
 
 /// What needs the rights of a caller.

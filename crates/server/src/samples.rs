@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use changefeed::view::{
+    FeedStatus, InstanceStatus, ShardStatus, Status, TriggerStatus, WatchOverview,
+};
 use changefeed::{
-    CancellationToken, Changefeed, EventTrigger, Instance, Kind, LeaseHolder, Result, ShardState,
-    Tallies, Tally, TriggerState,
+    CancellationToken, Changefeed, Cursor, EventTrigger, FeedName, Instance, Kind, LeaseHolder,
+    Result, ShardId, ShardState, Tallies, Tally, TriggerState,
 };
 
 use crate::meters::Meters;
 use crate::series::{Line, Series};
-use crate::wire::status::{
-    FeedStatus, InstanceOut, LeaseOut, ShardStatus, Status, TriggerStatus, WatchBacklog,
-};
 
 /// The time between two samples.
 pub(crate) const STEP: Duration = Duration::from_secs(5);
@@ -27,10 +27,12 @@ const LATE_MS: i64 = 10_000;
 #[derive(Debug)]
 pub(crate) struct Sample {
     taken: Instant,
+    /// When, by this machine's clock.
     pub(crate) at: SystemTime,
+    /// What was seen.
     pub(crate) status: Status,
     /// For each shard that has changes waiting: its newest number then, and since when.
-    stuck: BTreeMap<(String, i16), (String, Instant)>,
+    stuck: BTreeMap<(FeedName, ShardId), (Cursor, Instant)>,
     /// The triggers whose events nobody delivers, one sentence each.
     undelivered: Vec<String>,
     /// What each instance had done.
@@ -44,9 +46,8 @@ impl Sample {
         told.extend(self.undelivered.iter().cloned());
         told
     }
-}
 
-impl Sample {
+    /// How long ago it was taken.
     pub(crate) fn age(&self) -> Duration {
         self.taken.elapsed()
     }
@@ -56,7 +57,9 @@ impl Sample {
 /// what they announced, which comes in beats that need not be those of the samples.
 #[derive(Debug)]
 pub(crate) struct Own {
+    /// Its name.
     pub(crate) name: String,
+    /// What it has counted.
     pub(crate) meters: Arc<Meters>,
 }
 
@@ -70,6 +73,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
+    /// The last sample.
     pub(crate) fn latest(&self) -> Option<Arc<Sample>> {
         self.latest
             .lock()
@@ -77,6 +81,7 @@ impl Samples {
             .clone()
     }
 
+    /// Why the last look failed.
     pub(crate) fn error(&self) -> Option<String> {
         self.error
             .lock()
@@ -144,15 +149,15 @@ fn standstill(status: &Status) -> Vec<String> {
     let shards = status
         .feeds
         .iter()
-        .flat_map(|feed| feed.shards.iter().map(move |shard| (&feed.feed, shard)));
+        .flat_map(|feed| feed.shards.iter().map(move |shard| (&feed.name, shard)));
     shards
         .filter(|(_, shard)| shard.lag_ms >= LATE_MS)
         .map(|(feed, shard)| {
             format!(
                 "feed {feed} shard {}: {} changes have waited for their numbers for {} s; \
                  `changefeed doctor` looks for the reason",
-                shard.shard,
-                shard.pending,
+                shard.state.shard,
+                shard.state.pending,
                 shard.lag_ms / 1000
             )
         })
@@ -191,8 +196,9 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
         }
     };
     for feed in &status.feeds {
-        add("feed_rate", &feed.feed, feed.rate);
-        add("feed_pending", &feed.feed, Some(feed.pending as f64));
+        let name = feed.name.as_str();
+        add("feed_rate", name, feed.rate);
+        add("feed_pending", name, Some(feed.pending as f64));
     }
     let mut lags: BTreeMap<String, i64> = BTreeMap::new();
     for consumer in &status.consumers {
@@ -203,28 +209,15 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
         add("consumer_lag", &name, Some(lag as f64));
     }
     for trigger in &status.triggers {
-        add(
-            "trigger_success_rate",
-            &trigger.trigger,
-            trigger.success_rate,
-        );
-        add(
-            "trigger_failure_rate",
-            &trigger.trigger,
-            trigger.failure_rate,
-        );
-        add(
-            "trigger_pending",
-            &trigger.trigger,
-            Some(trigger.pending as f64),
-        );
+        let name = trigger.state.name.as_str();
+        add("trigger_success_rate", name, trigger.success_rate);
+        add("trigger_failure_rate", name, trigger.failure_rate);
+        add("trigger_pending", name, Some(trigger.state.pending as f64));
     }
     for watch in &status.watches {
-        add(
-            "watch_unprocessed",
-            &watch.watch,
-            Some(watch.unprocessed as f64),
-        );
+        let name = watch.status.watch.name.as_str();
+        let unprocessed = watch.status.unprocessed as f64;
+        add("watch_unprocessed", name, Some(unprocessed));
     }
     lines.into_iter()
 }
@@ -243,26 +236,30 @@ pub(crate) async fn look(
     let taken = Instant::now();
     let passed = earlier.map(|earlier| (taken - earlier.taken).as_secs_f64());
     for feed in store.feeds().await? {
-        let name = feed.name.to_string();
-        let then = earlier.and_then(|b| b.status.feeds.iter().find(|f| f.feed == name));
+        let name = feed.name.clone();
+        let then = earlier.and_then(|b| b.status.feeds.iter().find(|f| f.name == name));
         let mut out = FeedStatus {
-            feed: name.clone(),
-            id: feed.id.0,
-            ..FeedStatus::default()
+            name: name.clone(),
+            id: feed.id,
+            rate: None,
+            pending: 0,
+            lag_ms: 0,
+            shards: Vec::new(),
+            error: None,
         };
         match store.shard_states(&feed).await {
             Ok(states) => {
                 for state in states {
-                    let known = before.and_then(|b| b.stuck.get(&(name.clone(), state.shard.0)));
+                    let key = (name.clone(), state.shard);
+                    let known = before.and_then(|b| b.stuck.get(&key));
                     let since = waits_since(&state, known, taken);
-                    if let Some(since) = since {
-                        let key = (name.clone(), state.shard.0);
-                        stuck.insert(key, (state.last.to_string(), since));
-                    }
                     let then =
-                        then.and_then(|f| f.shards.iter().find(|s| s.shard == state.shard.0));
+                        then.and_then(|f| f.shards.iter().find(|s| s.state.shard == state.shard));
                     let lag = since.map_or(Duration::ZERO, |since| taken - since);
-                    out.shards.push(shard(&state, then, passed, lag));
+                    if let Some(since) = since {
+                        stuck.insert(key, (state.last, since));
+                    }
+                    out.shards.push(shard(state, then, passed, lag));
                 }
             }
             // One feed that is broken must not hide the others.
@@ -271,16 +268,11 @@ pub(crate) async fn look(
         }
         let rates: Vec<f64> = out.shards.iter().filter_map(|s| s.rate).collect();
         out.rate = (!rates.is_empty()).then(|| rates.iter().sum());
-        out.pending = out.shards.iter().map(|s| s.pending).sum();
+        out.pending = out.shards.iter().map(|s| s.state.pending).sum();
         out.lag_ms = out.shards.iter().map(|s| s.lag_ms).max().unwrap_or(0);
         status.feeds.push(out);
     }
-    status.consumers = store
-        .consumers()
-        .await?
-        .into_iter()
-        .map(Into::into)
-        .collect();
+    status.consumers = store.consumers().await?;
     let instances = store.instances().await?;
     let leases = store.lease_holders().await?;
     let tallies: BTreeMap<String, Tallies> = instances
@@ -298,16 +290,9 @@ pub(crate) async fn look(
     for watch in store.watches().await? {
         let name = watch.name.to_string();
         let (total, _) = work.of(|t| &t.watches, &name);
-        match store.watch_status(&watch, 0).await {
-            Ok(state) => status.watches.push(WatchBacklog {
-                watch: name,
-                table: state.watch.table.to_string(),
-                unprocessed: state.unprocessed,
-                leased: state.leased,
-                parked: state.parked,
-                last_error: state.last_error,
-                idle_ms: state.idle_ms,
-                suggested_workers: state.suggested_workers,
+        match db.watch_status(&watch, 0).await {
+            Ok(state) => status.watches.push(WatchOverview {
+                status: state,
                 success: total.success,
                 failure: total.failure,
             }),
@@ -318,14 +303,9 @@ pub(crate) async fn look(
             Err(error) => return Err(error),
         }
     }
-    status.incidents = store
-        .incidents()
-        .await?
-        .into_iter()
-        .map(Into::into)
-        .collect();
+    status.incidents = store.incidents().await?;
     status.instances = seen(&instances, &leases);
-    status.leases = leases.into_iter().map(LeaseOut::from).collect();
+    status.leases = leases;
     Ok(Sample {
         taken,
         at: SystemTime::now(),
@@ -339,37 +319,31 @@ pub(crate) async fn look(
 /// How all triggers are doing, and those whose events nobody delivers.
 async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<(Vec<TriggerStatus>, Vec<String>)> {
     let states = db.store().trigger_states().await?;
-    let state = |name: &str| -> Option<&TriggerState> {
-        states.iter().find(|s| s.trigger.as_str() == name)
-    };
     let triggers = db.store().triggers().await?;
     let still = triggers
         .iter()
         .filter_map(|trigger| {
-            let name = trigger.definition.name.as_str();
-            let (_, rates) = work.of(|t| &t.triggers, name);
+            let name = &trigger.definition.name;
+            let (_, rates) = work.of(|t| &t.triggers, name.as_str());
             let moves = rates.is_some_and(|(success, failure)| success + failure > 0.0);
-            undelivered(trigger, state(name)?, moves)
+            let state = states.iter().find(|s| s.name == *name)?;
+            undelivered(trigger, state, moves)
         })
         .collect();
     let all = triggers
         .into_iter()
         .map(|trigger| {
-            let name = trigger.definition.name.to_string();
-            let (total, rates) = work.of(|t| &t.triggers, &name);
-            let state = state(&name);
+            let name = trigger.definition.name;
+            let (total, rates) = work.of(|t| &t.triggers, name.as_str());
+            let state = states.iter().find(|s| s.name == name).cloned();
             TriggerStatus {
-                table: trigger.definition.table.to_string(),
+                state: state.unwrap_or_else(|| TriggerState::new(name)),
+                table: trigger.definition.table,
                 paused: trigger.paused,
-                pending: state.map_or(0, |s| s.pending),
-                in_flight: state.map_or(0, |s| s.in_flight),
-                dead: state.map_or(0, |s| s.dead),
-                overdue_ms: state.and_then(|s| s.overdue_ms),
                 success_rate: rates.map(|(success, _)| success),
                 failure_rate: rates.map(|(_, failure)| failure),
                 success: total.success,
                 failure: total.failure,
-                trigger: name,
             }
         })
         .collect();
@@ -377,7 +351,7 @@ async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<(Vec<TriggerStatus
 }
 
 /// Who serves, with the leases that each holds.
-pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<InstanceOut> {
+pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<InstanceStatus> {
     let held = |owner: &str| -> Vec<String> {
         leases
             .iter()
@@ -387,14 +361,9 @@ pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<Instan
     };
     instances
         .iter()
-        .map(|i| InstanceOut {
-            name: i.name.clone(),
-            roles: i.roles.clone(),
-            address: i.address.clone(),
-            version: i.version.clone(),
-            up_ms: i.up_ms,
-            seen_ms: i.seen_ms,
-            leases: held(&i.name),
+        .map(|instance| InstanceStatus {
+            leases: held(&instance.name),
+            instance: instance.clone(),
         })
         .collect()
 }
@@ -403,25 +372,25 @@ pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<Instan
 /// the same they are the same changes.
 fn waits_since(
     state: &ShardState,
-    known: Option<&(String, Instant)>,
+    known: Option<&(Cursor, Instant)>,
     now: Instant,
 ) -> Option<Instant> {
     if state.pending == 0 {
         return None;
     }
     match known {
-        Some((last, since)) if *last == state.last.to_string() => Some(*since),
+        Some((last, since)) if *last == state.last => Some(*since),
         _ => Some(now),
     }
 }
 
 fn shard(
-    state: &ShardState,
+    state: ShardState,
     earlier: Option<&ShardStatus>,
     passed: Option<f64>,
     lag: Duration,
 ) -> ShardStatus {
-    let before = earlier.and_then(|e| e.last.parse::<i64>().ok());
+    let before = earlier.and_then(|e| e.state.last.number());
     // Numbers are gapless, so their difference is how many changes there were.
     let rate = match (state.last.number(), before, passed) {
         (Some(now), Some(before), Some(passed)) if passed > 0.0 => {
@@ -430,11 +399,7 @@ fn shard(
         _ => None,
     };
     ShardStatus {
-        shard: state.shard.0,
-        sweep_group: state.sweep_group.0,
-        last: state.last.to_string(),
-        pending: state.pending,
-        since_ms: state.since_ms,
+        state,
         lag_ms: i64::try_from(lag.as_millis()).unwrap_or(i64::MAX),
         rate,
     }
@@ -479,8 +444,7 @@ impl Work<'_> {
 #[cfg(test)]
 mod tests {
     use changefeed::{
-        Capture, Cursor, Delivery, OrderBy, ShardId, SweepGroup, TableName, TriggerDefinition,
-        TriggerId,
+        Capture, Delivery, FeedId, OrderBy, SweepGroup, TableName, TriggerDefinition, TriggerId,
     };
 
     use super::*;
@@ -497,9 +461,9 @@ mod tests {
 
     #[test]
     fn a_rate_is_the_difference_of_numbers() {
-        let earlier = shard(&state(100, 0), None, None, Duration::ZERO);
+        let earlier = shard(state(100, 0), None, None, Duration::ZERO);
         assert_eq!(earlier.rate, None);
-        let now = shard(&state(150, 0), Some(&earlier), Some(5.0), Duration::ZERO);
+        let now = shard(state(150, 0), Some(&earlier), Some(5.0), Duration::ZERO);
         assert_eq!(now.rate, Some(10.0));
     }
 
@@ -508,7 +472,7 @@ mod tests {
         let (then, now) = (Instant::now(), Instant::now() + STEP);
         let first = waits_since(&state(100, 3), None, then).unwrap();
         assert_eq!(first, then);
-        let known = ("100".to_owned(), first);
+        let known = (Cursor::Number(100), first);
         assert_eq!(waits_since(&state(100, 5), Some(&known), now), Some(then));
         assert_eq!(waits_since(&state(101, 5), Some(&known), now), Some(now));
         assert_eq!(waits_since(&state(101, 0), Some(&known), now), None);
@@ -518,13 +482,17 @@ mod tests {
     fn a_shard_that_stands_still_is_told_of() {
         let seconds = Duration::from_secs;
         let feed = FeedStatus {
-            feed: "orders".to_owned(),
+            name: "orders".parse().unwrap(),
+            id: FeedId(37),
+            rate: None,
+            pending: 14,
+            lag_ms: 12_000,
             shards: vec![
-                shard(&state(100, 7), None, None, seconds(9)),
-                shard(&state(100, 0), None, None, Duration::ZERO),
-                shard(&state(100, 7), None, None, seconds(12)),
+                shard(state(100, 7), None, None, seconds(9)),
+                shard(state(100, 0), None, None, Duration::ZERO),
+                shard(state(100, 7), None, None, seconds(12)),
             ],
-            ..FeedStatus::default()
+            error: None,
         };
         let status = Status {
             feeds: vec![feed],
@@ -553,10 +521,10 @@ mod tests {
             paused: None,
         };
         let state = |overdue_ms, in_flight| TriggerState {
-            trigger: "mail".parse().unwrap(),
+            name: "mail".parse().unwrap(),
             pending: 7,
             in_flight,
-            dead: 0,
+            dead_letters: 0,
             overdue_ms,
         };
         let stuck = state(Some(12_000), 0);

@@ -7,5 +7,5 @@ update changefeed_event
        order_key = coalesce(order_key,
          (select '' || changefeed_event.change_id from changefeed_event_trigger t
            where t.trigger_id = changefeed_event.trigger_id
-             and json_extract(t.definition, '$.capture.order_by') is not null))
+             and json_extract(t.definition, '$.in_order') is not 0))
  where change_id = ?1

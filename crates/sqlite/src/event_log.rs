@@ -21,7 +21,7 @@ const REDELIVER_BATCH: usize = 5000;
 
 const FINISHED: [EventStatus; 3] = [
     EventStatus::Delivered,
-    EventStatus::Error,
+    EventStatus::DeadLetter,
     EventStatus::Archived,
 ];
 
@@ -118,7 +118,7 @@ fn logged(row: &Row<'_>) -> Result<LoggedEvent> {
             id: EventId::new(change_id, EventBits::new(row.get(13).explained()?)),
             change_id,
             trigger: trigger.parse()?,
-            table: TableName::qualified("main", table),
+            table: TableName::unqualified(table),
             op: Operation::from_letter(&op)?,
             old: value::raw(row, 4)?,
             new: value::raw(row, 5)?,
@@ -412,7 +412,7 @@ pub(crate) fn clean_up(
     let mut left = batch;
     for id in ids {
         for status in FINISHED {
-            if left == 0 || status == EventStatus::Error && !what.dead_letters {
+            if left == 0 || status == EventStatus::DeadLetter && !what.dead_letters {
                 continue;
             }
             let sql = format!(
@@ -520,10 +520,10 @@ pub(crate) fn states(tx: &Connection) -> Result<Vec<TriggerState>> {
     let mut states = Vec::new();
     while let Some(row) = rows.next().explained()? {
         states.push(TriggerState {
-            trigger: row.get::<_, String>(0).explained()?.parse()?,
+            name: row.get::<_, String>(0).explained()?.parse()?,
             pending: row.get(1).explained()?,
             in_flight: row.get(2).explained()?,
-            dead: row.get(3).explained()?,
+            dead_letters: row.get(3).explained()?,
             overdue_ms: row.get(4).explained()?,
         });
     }

@@ -439,7 +439,7 @@ fn claim(
                 id: EventId::new(candidate.change_id, EventBits::new(row.get(9).explained()?)),
                 change_id: candidate.change_id,
                 trigger: name.clone(),
-                table: TableName::qualified("main", table.as_str()),
+                table: TableName::unqualified(table.as_str()),
                 op: Operation::from_letter(&op)?,
                 old,
                 new,
@@ -505,7 +505,7 @@ fn finish(tx: &Connection, finished: &Finished) -> Result<bool> {
     let (state, after) = match finished.verdict {
         Verdict::Delivered => (EventStatus::Delivered, None),
         Verdict::Retry { after } => (EventStatus::Pending, Some(millis(after))),
-        Verdict::GiveUp => (EventStatus::Error, None),
+        Verdict::GiveUp => (EventStatus::DeadLetter, None),
         Verdict::Pause => (EventStatus::Pending, Some(0)),
     };
     let unknown = finished.attempt.outcome == Outcome::Unknown;

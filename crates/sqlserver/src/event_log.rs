@@ -145,10 +145,10 @@ impl Session {
             .map(|row| {
                 let count = |at: usize| row.get::<i64, _>(at).unwrap_or(0);
                 Ok(TriggerState {
-                    trigger: text(row, 0).parse()?,
+                    name: text(row, 0).parse()?,
                     pending: count(1),
                     in_flight: count(2),
-                    dead: count(3),
+                    dead_letters: count(3),
                     overdue_ms: row.get(4),
                 })
             })

@@ -58,7 +58,7 @@ pub(crate) fn statements(tables: Vec<Table>) -> Vec<(String, String)> {
         .into();
     let filter = EventFilter {
         trigger: "t".parse().ok(),
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         since: Some(std::time::SystemTime::UNIX_EPOCH),
         until: Some(std::time::SystemTime::UNIX_EPOCH),
         http_status: Some(503),

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use changefeed_core::{
     Attempt, Capture, Delivery, EventFilter, EventId, EventTrigger, Finished, LeasedEvent,
-    LoggedAttempt, LoggedEvent, Outcome, Setting, Store, TableName, TriggerDefinition, Updates,
-    Uuid, Verdict, Wanted,
+    LoggedAttempt, LoggedEvent, Outcome, Sink, Store, TableName, TriggerDefinition, Updates, Uuid,
+    Verdict, Wanted,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -40,7 +40,7 @@ pub fn everything(name: &str, table: &str) -> TriggerDefinition {
 /// The same, with a webhook.
 pub fn to_webhook(name: &str, table: &str, url: &str) -> TriggerDefinition {
     let mut definition = everything(name, table);
-    definition.delivery.webhook = Some(Setting::Value(url.to_owned()));
+    definition.delivery.sink = Sink::webhook(url);
     definition
 }
 

@@ -8,7 +8,7 @@ use changefeed::{
 };
 use clap::{Subcommand, ValueEnum};
 
-use super::{batch_size, duration, interval, page_size};
+use super::{WebhookArgs, batch_size, duration, interval, page_size};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Trigger {
@@ -89,25 +89,11 @@ pub(crate) struct CreateTrigger {
     /// A SQL condition over old and new, for example "new.status = 'paid'"
     #[arg(long, value_name = "SQL")]
     pub(crate) when: Option<String>,
-    /// Where the events go
-    #[arg(long, value_name = "URL")]
-    pub(crate) webhook: Option<String>,
-    /// The environment variable that holds the URL, where the events are delivered
-    #[arg(long, value_name = "VAR")]
-    pub(crate) webhook_env: Option<String>,
+    #[command(flatten)]
+    pub(crate) webhook: WebhookArgs,
     /// No webhook: a program that uses the library handles the events
     #[arg(long)]
     pub(crate) in_process: bool,
-    /// A header of every request
-    #[arg(long, value_name = "K=V")]
-    pub(crate) header: Vec<String>,
-    /// A header whose value is in an environment variable
-    #[arg(long, value_name = "K=VAR")]
-    pub(crate) header_env: Vec<String>,
-    /// The environment variable with the secret that signs requests (whsec_…); twice while it is
-    /// exchanged for another
-    #[arg(long, value_name = "VAR")]
-    pub(crate) secret_env: Vec<String>,
     /// How requests are written
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: FormatArg,
@@ -147,7 +133,7 @@ pub(crate) struct CreateTrigger {
     /// Remove delivered events after this time
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(crate) clean_up_after: Option<Duration>,
-    /// Remove also those that were given up
+    /// Remove dead letters too
     #[arg(long, requires = "clean_up_after")]
     pub(crate) clean_up_dead_letters: bool,
     /// Change the trigger if there is one of this name
@@ -248,7 +234,7 @@ pub(crate) struct Cleanup {
     /// Only those of this trigger
     #[arg(long, value_name = "NAME")]
     pub(crate) trigger: Option<TriggerName>,
-    /// Also those that were given up
+    /// Also dead letters
     #[arg(long)]
     pub(crate) dead_letters: bool,
     /// Events per transaction
@@ -262,8 +248,9 @@ pub(crate) enum StatusArg {
     Pending,
     /// Arrived
     Delivered,
-    /// Given up
-    Error,
+    /// Its retries are used up
+    #[value(name = "dead_letter", alias = "error")]
+    DeadLetter,
     /// Its trigger was dropped before it was delivered
     Archived,
 }
@@ -273,7 +260,7 @@ impl From<StatusArg> for changefeed::EventStatus {
         match status {
             StatusArg::Pending => changefeed::EventStatus::Pending,
             StatusArg::Delivered => changefeed::EventStatus::Delivered,
-            StatusArg::Error => changefeed::EventStatus::Error,
+            StatusArg::DeadLetter => changefeed::EventStatus::DeadLetter,
             StatusArg::Archived => changefeed::EventStatus::Archived,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use changefeed::{MAX_WATCH_BATCH, Variables, WatchFrom, WatchName, WatchSettings};
 use clap::Subcommand;
 
-use super::duration;
+use super::{WebhookArgs, duration};
 
 /// Hands the changed rows of TABLE to a function until stopped; or one of the commands.
 #[derive(Debug, clap::Args)]
@@ -40,14 +40,13 @@ pub(crate) struct WatchRun {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WatchTarget {
     /// A command that gets each batch as JSON on its standard input; exit 0 is success
-    #[arg(long, value_name = "COMMAND", conflicts_with = "webhook")]
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["webhook", "webhook_env"])]
     pub(crate) exec: Option<String>,
-    /// An address that each batch is posted to as JSON
-    #[arg(long, value_name = "URL")]
-    pub(crate) webhook: Option<String>,
-    /// The environment variable with the secret that signs the requests
-    #[arg(long, value_name = "VAR", requires = "webhook")]
-    pub(crate) secret_env: Option<String>,
+    #[command(flatten)]
+    pub(crate) webhook: WebhookArgs,
+    /// How long an answer to a batch may take
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "60s")]
+    pub(crate) timeout: Duration,
     /// How many waiting changes one worker is good for, where workers are suggested [default: 1000]
     #[arg(long, value_name = "CHANGES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_changes_per_worker: Option<u32>,
@@ -99,11 +98,11 @@ pub(crate) enum Watch {
     Create(WatchCreate),
     /// List the watches and their backlogs
     List,
-    /// Show a watch and the changes it has given up
+    /// Show a watch and its parked changes
     Show {
         /// The watch
         name: WatchName,
-        /// How many given-up changes at most
+        /// How many parked changes at most
         #[arg(long, default_value_t = 100, value_name = "ROWS")]
         limit: usize,
     },

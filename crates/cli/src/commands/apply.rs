@@ -140,7 +140,7 @@ fn lines(entry: &Entry, out: &mut Out) -> Result<()> {
     };
     out.line(format!("{sign} {} {}", entry.kind, entry.name))?;
     for change in &entry.changes {
-        let key = change.key;
+        let key = &change.key;
         out.line(match (&change.from, &change.to) {
             (Some(from), Some(to)) => format!("    {key}: {from} → {to}"),
             (Some(from), None) => format!("    {key}: {from} → (default)"),

@@ -1,8 +1,9 @@
 //! `changefeed doctor`
 
-use changefeed::{Changefeed, Error, Finding, Kind, Result, Severity, Variables, require_current};
+use changefeed::{
+    Changefeed, Error, Finding, Kind, Result, Severity, Sink, Variables, require_current,
+};
 
-use crate::commands::watch::statuses;
 use crate::connect;
 use crate::output::Out;
 
@@ -83,24 +84,21 @@ async fn deliveries(db: &Changefeed, variables: &Variables) -> Result<Vec<Findin
                 format!("`changefeed trigger resume {}`", trigger.definition.name),
             );
         }
-        let delivery = &trigger.definition.delivery;
-        for variable in delivery.variables() {
-            if let Some((message, advice)) = lacking(variables, variable, &delivery.granted_env) {
-                add(Severity::Note, subject.clone(), message, advice);
-            }
+        for (message, advice) in lacking(variables, &trigger.definition.delivery.sink) {
+            add(Severity::Note, subject.clone(), message, advice);
         }
     }
     for state in db.trigger_states().await? {
-        let subject = format!("trigger {}", state.trigger);
-        if state.dead > 0 {
+        let subject = format!("trigger {}", state.name);
+        if state.dead_letters > 0 {
             add(
                 Severity::Warning,
                 subject.clone(),
-                format!("{} events were given up", state.dead),
+                format!("{} dead letters", state.dead_letters),
                 format!(
-                    "`changefeed event list --trigger {0} --status error` shows them, \
-                     `changefeed event redeliver --trigger {0} --status error` tries again",
-                    state.trigger
+                    "`changefeed event list --trigger {0} --status dead_letter` shows them, \
+                     `changefeed event redeliver --trigger {0} --status dead_letter` tries again",
+                    state.name
                 ),
             );
         }
@@ -116,25 +114,30 @@ async fn deliveries(db: &Changefeed, variables: &Variables) -> Result<Vec<Findin
     Ok(findings)
 }
 
-/// Why a variable could not be read here, and what helps.
-fn lacking(variables: &Variables, name: &str, granted: &[String]) -> Option<(String, String)> {
-    match variables.read("it", name, granted) {
-        Ok(Some(_)) => None,
-        Ok(None) => Some((
-            format!("it needs the environment variable {name}, which is not set here"),
-            "set it where `changefeed serve` or `changefeed deliver` runs".to_owned(),
-        )),
-        Err(error) => {
-            let advice = error.advice().unwrap_or_default().to_owned();
-            Some((error.to_string(), advice))
-        }
-    }
+/// Which variables of a sink could not be read here, and what helps.
+fn lacking(variables: &Variables, sink: &Sink) -> Vec<(String, String)> {
+    let granted = sink.as_webhook().map_or(&[][..], |w| &w.granted_env);
+    let lacking = sink
+        .variables()
+        .filter_map(|name| match variables.read("it", name, granted) {
+            Ok(Some(_)) => None,
+            Ok(None) => Some((
+                format!("it needs the environment variable {name}, which is not set here"),
+                "set it where `changefeed serve` or `changefeed deliver` runs".to_owned(),
+            )),
+            Err(error) => {
+                let advice = error.advice().unwrap_or_default().to_owned();
+                Some((error.to_string(), advice))
+            }
+        });
+    lacking.collect()
 }
 
 /// What keeps changes of watched tables from being processed.
 async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    for status in statuses(db).await? {
+    for watch in db.store().watches().await? {
+        let status = db.watch_status(&watch, 0).await?;
         let name = &status.watch.name;
         let mut add = |message: String, advice: String| {
             findings.push(Finding {
@@ -146,7 +149,7 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
         };
         if status.parked > 0 {
             add(
-                format!("{} changes were given up", status.parked),
+                format!("{} changes are parked", status.parked),
                 format!(
                     "`changefeed watch show {name}` shows them, `changefeed watch retry {name}` \
                      tries again"
@@ -165,12 +168,10 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
                 },
             );
         }
-        let definition = status.watch.definition.as_ref();
-        let granted = definition.map_or(&[][..], |d| &d.granted_env);
-        if let Some(variable) = definition.and_then(|d| d.secret_env.as_ref())
-            && let Some((message, advice)) = lacking(known, variable, granted)
-        {
-            add(message, advice);
+        if let Some(definition) = &watch.definition {
+            for (message, advice) in lacking(known, &definition.sink) {
+                add(message, advice);
+            }
         }
     }
     Ok(findings)

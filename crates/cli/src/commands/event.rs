@@ -1,10 +1,10 @@
 //! `changefeed event`
 
+use changefeed::view::EventDetail;
 use changefeed::{
-    Changefeed, CleanUp, Cleaned, Error, EventFilter, EventId, EventStatus, LoggedAttempt,
-    LoggedEvent, Outcome, Redelivery, Result,
+    Changefeed, CleanUp, Cleaned, Error, EventFilter, EventId, EventStatus, LoggedEvent, Outcome,
+    Redelivery, Result,
 };
-use serde::Serialize;
 
 use crate::args::{Cleanup, Event, ListEvents, Redeliver, Which};
 use crate::connect;
@@ -81,16 +81,9 @@ fn state(event: &LoggedEvent) -> String {
         EventStatus::Pending if event.tries > 0 => "waits to be tried again".to_owned(),
         EventStatus::Pending => "pending".to_owned(),
         EventStatus::Delivered => "delivered".to_owned(),
-        EventStatus::Error => "given up".to_owned(),
+        EventStatus::DeadLetter => "dead letter".to_owned(),
         EventStatus::Archived => "archived".to_owned(),
     }
-}
-
-#[derive(Serialize)]
-struct WithAttempts<'a> {
-    #[serde(flatten)]
-    event: &'a LoggedEvent,
-    attempts: &'a [LoggedAttempt],
 }
 
 async fn show(db: &Changefeed, id: EventId, out: &mut Out) -> Result<()> {
@@ -99,10 +92,7 @@ async fn show(db: &Changefeed, id: EventId, out: &mut Out) -> Result<()> {
             .advise("`changefeed event list` shows the events"));
     };
     if out.is_json() {
-        return out.object(&WithAttempts {
-            event: &event,
-            attempts: &attempts,
-        });
+        return out.object(&EventDetail { event, attempts });
     }
     let json = |value: &Option<Box<serde_json::value::RawValue>>| {
         value

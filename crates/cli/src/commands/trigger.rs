@@ -4,9 +4,10 @@ mod create;
 
 pub(crate) use create::definition;
 
+use changefeed::view::TriggerView;
 use changefeed::{
-    Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Updates,
-    without_secrets,
+    Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Sink,
+    Updates,
 };
 
 use crate::args::Trigger;
@@ -47,22 +48,19 @@ pub(crate) async fn run(database: &str, args: Trigger, out: &mut Out) -> Result<
 
 async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
     let triggers = db.triggers().await?;
+    let states = db.trigger_states().await?;
+    let views: Vec<TriggerView> = triggers.iter().map(|t| t.view(&states)).collect();
     if out.is_json() {
-        for trigger in triggers {
-            out.object(&shown(trigger.definition()))?;
-        }
-        return Ok(());
+        return views.iter().try_for_each(|view| out.object(view));
     }
     if triggers.is_empty() {
         return out
             .line("no event triggers yet; `changefeed trigger create NAME --table T --webhook URL` makes one");
     }
-    let states = db.trigger_states().await?;
-    let rows = triggers
+    let rows = views
         .iter()
-        .map(|trigger| {
-            let trigger = &shown(trigger.definition());
-            let state = states.iter().find(|s| s.trigger == trigger.definition.name);
+        .map(|TriggerView { trigger, state }| {
+            let state = state.as_ref();
             let count = |n: Option<i64>| n.map_or_else(String::new, |n| n.to_string());
             vec![
                 trigger.definition.name.to_string(),
@@ -70,7 +68,7 @@ async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
                 operations(trigger),
                 target(trigger),
                 count(state.map(|s| s.pending)),
-                count(state.map(|s| s.dead)),
+                count(state.map(|s| s.dead_letters)),
                 trigger
                     .paused
                     .as_ref()
@@ -79,16 +77,17 @@ async fn list(db: &Changefeed, out: &mut Out) -> Result<()> {
         })
         .collect();
     out.table(
-        &["TRIGGER", "TABLE", "ON", "TO", "PENDING", "DEAD", ""],
+        &[
+            "TRIGGER",
+            "TABLE",
+            "ON",
+            "TO",
+            "PENDING",
+            "DEAD LETTERS",
+            "",
+        ],
         rows,
     )
-}
-
-/// A trigger as people may see it.
-fn shown(trigger: &EventTrigger) -> EventTrigger {
-    let mut shown = trigger.clone();
-    shown.definition.delivery = without_secrets(&trigger.definition.delivery);
-    shown
 }
 
 fn operations(trigger: &EventTrigger) -> String {
@@ -112,19 +111,28 @@ fn operations(trigger: &EventTrigger) -> String {
 }
 
 fn target(trigger: &EventTrigger) -> String {
-    match &trigger.definition.delivery.webhook {
-        Some(Setting::Value(url)) => url.clone(),
-        Some(Setting::FromEnv(variable)) => format!("${variable}"),
-        None => "a handler of the library".to_owned(),
+    match &trigger.definition.delivery.sink {
+        Sink::Webhook(webhook) => written(&webhook.url),
+        Sink::Exec(command) => command.clone(),
+        Sink::InProcess => "a handler of the library".to_owned(),
+    }
+}
+
+/// A value, or the variable that holds it.
+fn written(setting: &Setting) -> String {
+    match setting {
+        Setting::Value(value) => value.clone(),
+        Setting::FromEnv(variable) => format!("${variable}"),
     }
 }
 
 async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
     let handle = db.trigger(name).await?;
-    let trigger = &shown(handle.definition());
+    let view = handle.view(&db.trigger_states().await?);
     if out.is_json() {
-        return out.object(trigger);
+        return out.object(&view);
     }
+    let TriggerView { trigger, state } = &view;
     let capture = &trigger.definition.capture;
     let delivery = &trigger.definition.delivery;
     let retry = &delivery.retry;
@@ -150,15 +158,16 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
             .map_or_else(String::new, |c| format!(", sharded by {c}"));
         rows.push(("feed", format!("{}{by}", feed.feed)));
     }
-    for header in &delivery.headers {
-        let value = match &header.value {
-            Setting::Value(value) => value.clone(),
-            Setting::FromEnv(variable) => format!("${variable}"),
-        };
-        rows.push(("header", format!("{}: {value}", header.name)));
-    }
-    for secret in &delivery.secrets_from_env {
-        rows.push(("signed with", format!("${secret}")));
+    if let Some(webhook) = delivery.sink.as_webhook() {
+        for header in &webhook.headers {
+            rows.push((
+                "header",
+                format!("{}: {}", header.name, written(&header.value)),
+            ));
+        }
+        for secret in &webhook.secrets_from_env {
+            rows.push(("signed with", format!("${secret}")));
+        }
     }
     let wait = match retry.growth {
         Growth::Fixed => format!("after {:?} each", retry.interval),
@@ -198,13 +207,12 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
         };
         rows.push(("clean up", format!("after {:?}{dead}", what.after)));
     }
-    let state = db.trigger_states().await?;
-    if let Some(state) = state.iter().find(|s| s.trigger == trigger.definition.name) {
+    if let Some(state) = state {
         rows.push((
             "events",
             format!(
-                "{} pending ({} being delivered), {} given up",
-                state.pending, state.in_flight, state.dead
+                "{} pending ({} being delivered), {} dead letters",
+                state.pending, state.in_flight, state.dead_letters
             ),
         ));
     }

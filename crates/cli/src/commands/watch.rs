@@ -4,11 +4,11 @@ mod list;
 mod run;
 
 pub(crate) use list::table;
-pub(crate) use run::{function_of, serve};
+pub(crate) use run::serve;
 
 use changefeed::{
-    Changefeed, Result, Watch as Definition, WatchDefinition, WatchName, WatchSpec, WatchStatus,
-    WebhookOptions,
+    Changefeed, Result, Sink, Watch as Definition, WatchDefinition, WatchName, WatchSpec,
+    WebhookTarget,
 };
 use serde::Serialize;
 
@@ -50,7 +50,7 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
     let spec = spec(db, args)?;
     let watch = db.store().open_watch(&spec).await?;
     if out.is_json() {
-        return out.object(&watch);
+        return out.object(&db.watch_status(&watch, 0).await?);
     }
     out.line(format!(
         "watch {} of {} created; `changefeed serve` runs it",
@@ -61,47 +61,36 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
 
 /// The watch that was typed, or written in a file.
 pub(crate) fn spec(db: &Changefeed, args: WatchCreate) -> Result<WatchSpec> {
-    if args.target.exec.is_none() && args.target.webhook.is_none() {
+    let Some(definition) = definition(args.target, &args.settings)? else {
         return Err(crate::usage("the watch has nothing to do with its changes")
             .advise("add --webhook URL or --exec COMMAND"));
-    }
-    let definition = definition(&args.target, &args.settings);
-    definition.settings().validate()?;
-    // The secret is looked up where the watch runs.
-    let checked = WatchDefinition {
-        secret_env: None,
-        ..definition.clone()
     };
-    function_of(&args.name, &checked, WebhookOptions::default())?;
+    definition.validate()?;
+    WebhookTarget::check(&format!("watch '{}'", args.name), &definition.sink)?;
     Ok(WatchSpec {
         from: args.from,
-        columns: definition.with_columns,
-        max_changes_per_worker: definition.max_changes_per_worker,
-        definition: Some(definition),
         replace: args.replace,
-        ..WatchSpec::new(args.name, db.table(&args.table)?)
+        ..WatchSpec::served(args.name, db.table(&args.table)?, definition)
     })
 }
 
-/// What was typed, as it is stored.
-fn definition(target: &WatchTarget, settings: &WatchSettingsArgs) -> WatchDefinition {
-    let chosen = settings.settings();
-    let ms = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-    WatchDefinition {
-        exec: target.exec.clone(),
-        webhook: target.webhook.clone(),
-        secret_env: target.secret_env.clone(),
-        batch: Some(chosen.batch),
-        interval_ms: Some(ms(chosen.interval)),
-        lease_ms: Some(ms(chosen.lease)),
-        renewal_ms: Some(ms(chosen.renewal)),
-        attempts: Some(chosen.attempts),
+/// What was typed, as it is stored; nothing without a place to go to.
+fn definition(
+    target: WatchTarget,
+    settings: &WatchSettingsArgs,
+) -> Result<Option<WatchDefinition>> {
+    let sink = match target.exec {
+        Some(command) => Some(Sink::Exec(command)),
+        None => target.webhook.sink()?,
+    };
+    Ok(sink.map(|sink| WatchDefinition {
+        sink,
+        timeout: target.timeout,
+        settings: settings.settings(),
         max_changes_per_worker: target.max_changes_per_worker,
         with_version: target.with_version,
         with_columns: target.with_columns,
-        granted_env: Vec::new(),
-    }
-    .granted()
+    }))
 }
 
 async fn retry(db: &Changefeed, name: &WatchName, out: &mut Out) -> Result<()> {
@@ -132,13 +121,4 @@ async fn find(db: &Changefeed, name: &WatchName) -> Result<Definition> {
         .into_iter()
         .find(|w| w.name == *name)
         .ok_or_else(|| name.unknown())
-}
-
-/// All watches and how they are doing.
-pub(crate) async fn statuses(db: &Changefeed) -> Result<Vec<WatchStatus>> {
-    let mut statuses = Vec::new();
-    for watch in db.store().watches().await? {
-        statuses.push(db.store().watch_status(&watch, 0).await?);
-    }
-    Ok(statuses)
 }

@@ -109,23 +109,26 @@ fn trigger(chance: &mut Rng, name: &str, text: &mut String) {
         "webhook = \"http://x.example/a?b=c\"",
         "webhook = { env = \"URL\" }",
     ];
-    writeln!(text, "{}", targets[chance.usize(..targets.len())]).unwrap();
-    maybe(
-        chance,
-        text,
-        &[
-            "header = { X-A = \"1\", X-B = { env = \"B\" } }",
-            "header = {}",
-        ],
-    );
-    maybe(
-        chance,
-        text,
-        &[
-            "secret = { env = \"S\" }",
-            "secret = [{ env = \"S\" }, { env = \"T\" }]",
-        ],
-    );
+    let target = targets[chance.usize(..targets.len())];
+    writeln!(text, "{target}").unwrap();
+    if target.starts_with("webhook") {
+        maybe(
+            chance,
+            text,
+            &[
+                "header = { X-B = \"1\", X-A = { env = \"B\" } }",
+                "header = {}",
+            ],
+        );
+        maybe(
+            chance,
+            text,
+            &[
+                "secret = { env = \"S\" }",
+                "secret = [{ env = \"S\" }, { env = \"T\" }]",
+            ],
+        );
+    }
     maybe(
         chance,
         text,

@@ -32,12 +32,9 @@ fn what_is_missing_is_created_once() {
         assert_eq!(stage.json("apply"), [json!(null); 0]);
 
         let trigger = &stage.json("trigger show paid")[0];
-        assert_eq!(trigger["delivery"]["retry"]["num_retries"], 5);
-        assert_eq!(
-            trigger["delivery"]["secrets_from_env"],
-            json!(["SHOP_SECRET"])
-        );
-        assert_eq!(trigger["capture"]["update"], json!({"of": ["status"]}));
+        assert_eq!(trigger["retries"], 5);
+        assert_eq!(trigger["secret"], json!({"env": "SHOP_SECRET"}));
+        assert_eq!(trigger["update"], json!(["status"]));
 
         // It is there to be used.
         let app = &stage.app;
@@ -95,7 +92,7 @@ fn what_is_different_is_changed_and_keeps_what_it_has() {
         assert!(stage.json("trigger show paid")[0]["paused"].is_string());
         assert_eq!(stage.json("event list").len(), 1, "its events are kept");
         let watch = &stage.json("watch list")[0];
-        assert_eq!(watch["definition"]["lease_ms"], 9000);
+        assert_eq!(watch["lease"], "9s");
 
         // What a person has paused stays so unless the file says something about it.
         stage.write(&changed.replace("paused = true", ""));
@@ -273,7 +270,7 @@ fn a_trigger_does_not_go_to_another_table() {
         assert_eq!(events.len(), 1, "{events:?}");
         let event = events[0].to_string();
         assert!(
-            event.contains("\"orders\"") && !event.contains("other"),
+            event.contains("orders\"") && !event.contains("other"),
             "{event}"
         );
         // The same table by its new name is no other.

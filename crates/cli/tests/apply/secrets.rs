@@ -20,7 +20,7 @@ fn a_file_with_a_secret_is_refused_without_repeating_it() {
             ),
             (
                 "webhook = \"https://me:hunter2@x.example/\"",
-                "the webhook's URL holds a secret, which is not written in this file: a trigger takes \
+                "the webhook's URL holds a secret, which is not written in this file: write \
                  webhook = { env = \"NAME\" }",
             ),
             (

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use changefeed::{Capture, Delivery, Header, Setting, TableName, TriggerDefinition};
+use changefeed::{Capture, Delivery, Header, Setting, Sink, TableName, TriggerDefinition, Webhook};
 use changefeed_testkit::backend::{Backend, SqliteBackend};
 use changefeed_testkit::receiver::Receiver;
 use changefeed_testkit::{eventually, run};
@@ -32,18 +32,18 @@ pub(crate) async fn a_definition_over_http_names_only_variables_that_are_allowed
     let hook = receiver.url("/");
     let bodies = |name: &str| {
         [
-            ("/api/triggers", trigger(json!({"webhook_env": name}))),
+            ("/api/triggers", trigger(json!({"webhook": {"env": name}}))),
             (
                 "/api/triggers",
-                trigger(json!({"webhook": hook, "headers": [{"name": "x", "value_env": name}]})),
+                trigger(json!({"webhook": hook, "header": {"x": {"env": name}}})),
             ),
             (
                 "/api/triggers",
-                trigger(json!({"webhook": hook, "secrets_env": [name]})),
+                trigger(json!({"webhook": hook, "secret": {"env": name}})),
             ),
             (
                 "/api/watches",
-                json!({"name": "w", "table": "orders", "webhook": hook, "secret_env": name}),
+                json!({"name": "w", "table": "orders", "webhook": hook, "secret": {"env": name}}),
             ),
         ]
     };
@@ -109,11 +109,8 @@ pub(crate) async fn a_variable_that_was_granted_stays_in_its_place(backend: Arc<
     // Elsewhere it would be told to somebody else.
     for (field, value) in [
         ("webhook", json!(receiver.url("/elsewhere"))),
-        (
-            "headers",
-            json!([{"name": "y", "value_env": "CARGO_PKG_NAME"}]),
-        ),
-        ("secrets_env", json!(["CARGO_PKG_NAME"])),
+        ("header", json!({"y": {"env": "CARGO_PKG_NAME"}})),
+        ("secret", json!({"env": "CARGO_PKG_NAME"})),
     ] {
         let mut moved = read.clone();
         moved[field] = value;
@@ -134,11 +131,13 @@ pub(crate) async fn a_variable_that_nobody_granted_is_not_read(backend: Arc<dyn 
             ..Capture::default()
         },
         delivery: Delivery {
-            webhook: Some(Setting::Value(receiver.url(&format!("/{name}")))),
-            headers: vec![Header {
-                name: "x".to_owned(),
-                value: Setting::FromEnv(variable.to_owned()),
-            }],
+            sink: Sink::Webhook(Webhook {
+                headers: vec![Header {
+                    name: "x".to_owned(),
+                    value: Setting::FromEnv(variable.to_owned()),
+                }],
+                ..Webhook::new(Setting::Value(receiver.url(&format!("/{name}"))))
+            }),
             ..Delivery::default()
         },
     };

@@ -81,10 +81,9 @@ fn a_watch_that_is_held_up_is_told_and_leaves_the_instance_ready() {
         let url = orders(&backend).await;
         let store = backend.store().await;
         let mut spec = changefeed_testkit::watching::spec("held", "orders");
-        spec.definition = Some(changefeed::WatchDefinition {
-            webhook: Some("http://127.0.0.1:9/nothing".to_owned()),
-            ..changefeed::WatchDefinition::default()
-        });
+        spec.definition = Some(changefeed::WatchDefinition::new(changefeed::Sink::webhook(
+            "http://127.0.0.1:9/nothing",
+        )));
         let watch = store.open_watch(&spec).await.unwrap();
         let serving = Serving::start(&url, &[]);
         eventually("the watch is at work", || async {

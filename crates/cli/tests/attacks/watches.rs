@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed::WatchDefinition;
+use changefeed::{Sink, WatchDefinition};
 use changefeed_testkit::backend::Backend;
 use changefeed_testkit::eventually;
 use changefeed_testkit::watching::spec;
@@ -29,10 +29,8 @@ pub(crate) async fn idle_watches_do_not_ask(backend: Arc<dyn Backend>) {
     let store = backend.store().await;
     for number in 0..WATCHES {
         let mut spec = spec(&format!("w{number}"), "orders");
-        spec.definition = Some(WatchDefinition {
-            webhook: Some("http://127.0.0.1:9/nothing".to_owned()),
-            ..WatchDefinition::default()
-        });
+        let nowhere = Sink::webhook("http://127.0.0.1:9/nothing");
+        spec.definition = Some(WatchDefinition::new(nowhere));
         store.open_watch(&spec).await.unwrap();
     }
     let serving = Serving::start(&url, &[]);

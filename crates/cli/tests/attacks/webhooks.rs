@@ -43,7 +43,10 @@ pub(crate) async fn a_receiver_that_drops_used_connections_makes_no_dead_letters
         (list("pending").await == 0).then_some(())
     })
     .await;
-    assert_eq!((list("delivered").await, list("error").await), (ROWS, 0));
+    assert_eq!(
+        (list("delivered").await, list("dead_letter").await),
+        (ROWS, 0)
+    );
     let watch = eventually("every row is over", || async {
         let watch = get("/api/watches/w").send(serving.at).await.json(200);
         (watch["unprocessed"] == 0).then_some(watch)

@@ -22,7 +22,7 @@ fn a_dead_letter_is_found_looked_at_and_delivered_again() {
     browser.screenshot("event");
 
     browser.open(&stage.at("#/events"));
-    browser.click("//select[@name='status']/option[@value='error']");
+    browser.click("//select[@name='status']/option[@value='dead_letter']");
     browser.until_text("h1", "Dead letters");
     browser.until_text("main table", "7001");
     let others = "return [...document.querySelectorAll('main tbody tr')].filter(r => !r.textContent.includes('dead letter')).length;";
@@ -40,7 +40,7 @@ fn a_dead_letter_is_found_looked_at_and_delivered_again() {
     browser.until_text("h1", "Dead letters");
     browser.until(
         "the filter says so",
-        "document.querySelector('select[name=status]').value === 'error'",
+        "document.querySelector('select[name=status]').value === 'dead_letter'",
     );
     browser.click("//tr[contains(., '7001')]//a");
     browser.until_text(".facts", "dead letter");

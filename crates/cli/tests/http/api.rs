@@ -119,7 +119,7 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     let address = hook.replace("http://", "http://user:hush@") + "?key=hush";
     let definition = json!({
         "name": "paid", "table": "orders", "insert": true, "manual": true, "webhook": address,
-        "headers": [{"name": "authorization", "value": "hush"}, {"name": "x-team", "value": "shop"}],
+        "header": {"authorization": "hush", "x-team": "shop"},
         "retries": 0
     });
     let made = post(&serving, "/api/triggers", definition.clone(), 201).await;
@@ -134,8 +134,8 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     }
     post(&serving, "/api/triggers", definition.clone(), 409).await;
     app.run("insert into orders values (1, 1, 'x')").await;
-    let dead = "/api/events?trigger=paid&status=error";
-    let events = eventually("it is given up", || async {
+    let dead = "/api/events?trigger=paid&status=dead_letter";
+    let events = eventually("it is a dead letter", || async {
         let events = serving.get(dead).await.json(200);
         (!events["events"].as_array().unwrap().is_empty()).then_some(events)
     })
@@ -251,18 +251,18 @@ pub(crate) async fn the_life_of_a_watch(backend: Arc<dyn Backend>) {
     receiver.otherwise(Reply::Status(500));
     let new = json!({
         "name": "mail", "table": "orders", "webhook": receiver.url("/w"), "attempts": 1,
-        "interval_ms": 50
+        "interval": "50ms", "timeout": "5s", "header": {"x-team": "shop"}
     });
     let made = post(&serving, "/api/watches", new.clone(), 201).await;
     assert_eq!(
-        (&made["name"], &made["served"]),
-        (&json!("mail"), &json!(true))
+        (&made["name"], &made["timeout"], &made["header"]["x-team"]),
+        (&json!("mail"), &json!("5s"), &json!("shop"))
     );
     post(&serving, "/api/watches", new, 409).await;
     let exec = json!({"name": "sh", "table": "orders", "exec": "true"});
     post(&serving, "/api/watches", exec, 400).await;
     app.run("insert into orders values (1, 1, 'x')").await;
-    let parked = eventually("it is given up", || async {
+    let parked = eventually("it is a dead letter", || async {
         let watch = serving.get("/api/watches/mail").await.json(200);
         (watch["parked"] == 1).then_some(watch)
     })
@@ -299,7 +299,7 @@ pub(crate) async fn what_it_shows_of_the_whole(backend: Arc<dyn Backend>) {
         (rated && status["instances"].as_array().unwrap().len() == 1).then_some(status)
     })
     .await;
-    assert_eq!(status["feeds"][0]["feed"], "orders");
+    assert_eq!(status["feeds"][0]["name"], "orders");
     assert_eq!(status["feeds"][0]["shards"].as_array().unwrap().len(), 2);
     assert_eq!(status["database"]["reachable"], true);
     assert_eq!(status["instances"][0]["name"], status["instance"]);

@@ -12,6 +12,7 @@
 mod access;
 mod api;
 mod client;
+mod forms;
 mod judges;
 mod limits;
 mod operating;
@@ -46,6 +47,10 @@ changefeed_testkit::on_every_store! {
         the_life_of_an_event_trigger
         the_life_of_a_watch
         what_it_shows_of_the_whole
+    }
+    forms {
+        the_program_and_http_print_the_same_objects
+        errors_are_json_where_everything_is
     }
     access {
         every_scope_may_what_it_says_and_nothing_else

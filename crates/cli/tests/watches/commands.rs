@@ -25,7 +25,7 @@ fn the_life_of_a_watch() {
         );
         assert_eq!(created[0]["name"], "mail");
         assert_eq!(created[0]["function_id"], "1f5964a2ce98072e");
-        assert_eq!(created[0]["definition"]["batch"], 7);
+        assert_eq!(created[0]["batch"], 7);
         scene.app.run("insert into orders values (1, 'a')").await;
         let listed = json_lines(&url, &["watch", "list", "--json"]);
         assert_eq!(listed[0]["unprocessed"], 1);
@@ -56,7 +56,7 @@ fn the_life_of_a_watch() {
         assert!(printing.wait(Duration::from_secs(10)).success());
 
         let status = json_lines(&url, &["status", "--json"]);
-        let watch = status.iter().find(|line| line["kind"] == "watch").unwrap();
+        let watch = &status[0]["watches"][0];
         assert_eq!(
             (&watch["name"], &watch["unprocessed"]),
             (&json!("mail"), &json!(0))
@@ -314,7 +314,7 @@ fn a_definition_is_replaced_only_when_that_is_said() {
             "{errors}"
         );
         assert!(errors.contains("--replace"), "{errors}");
-        let defined = || json_lines(&url, &["watch", "list", "--json"])[0]["definition"].clone();
+        let defined = || json_lines(&url, &["watch", "list", "--json"])[0].clone();
         assert_eq!(defined()["exec"], "true");
         assert_eq!(create(&["--exec", "false", "--replace"]).0, 0);
         assert_eq!(defined()["exec"], "false");

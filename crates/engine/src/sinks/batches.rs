@@ -1,12 +1,10 @@
 //! Batches of a watch as requests to a webhook: signed, guarded and limited like those of events.
 
 use std::fmt::Write;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchFormat, Delivery, Error, Outcome, Result, Retry, Setting, WatchDefinition,
-    WatchName, batch_json,
+    Batch, BatchFormat, Outcome, Result, WatchDefinition, WatchName, batch_json,
 };
 use http::HeaderValue;
 use serde_json::value::RawValue;
@@ -34,32 +32,16 @@ impl PostBatches {
         definition: &WatchDefinition,
         variables: &Variables,
     ) -> Result<Self> {
-        let url = definition
-            .webhook
-            .clone()
-            .ok_or_else(|| Error::invalid(format!("watch '{name}' has no webhook")))?;
-        let delivery = Delivery {
-            webhook: Some(Setting::Value(url)),
-            secrets_from_env: definition.secret_env.iter().cloned().collect(),
-            granted_env: definition.granted_env.clone(),
-            retry: Retry {
-                timeout: TIMEOUT,
-                ..Retry::default()
-            },
-            ..Delivery::default()
-        };
         let whose = format!("watch '{name}'");
+        let (sink, timeout) = (&definition.sink, definition.timeout);
         Ok(PostBatches {
             client,
-            target: Target::prepare_for(&whose, &delivery, variables)?,
+            target: Target::prepare_for(&whose, sink, timeout, variables)?,
             function_id: name.function_id(),
             format: definition.format(),
         })
     }
 }
-
-/// How long an answer may take. Leases are renewed meanwhile.
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[async_trait]
 impl WatchFunction for PostBatches {

@@ -47,13 +47,14 @@ fn captured(
 async fn send(format: Format, secrets: &[&str]) -> Request {
     let receiver = Receiver::start().await.unwrap();
     let mut delivery = in_format(&receiver.url("/"), format);
-    delivery.secrets_from_env = (0..secrets.len()).map(|n| format!("SECRET_{n}")).collect();
+    let names = (0..secrets.len()).map(|n| format!("SECRET_{n}"));
+    delivery.sink.as_webhook_mut().unwrap().secrets_from_env = names.collect();
     let secrets: Vec<String> = secrets.iter().map(|s| (*s).to_owned()).collect();
     let lookup = Variables::new(move |name| {
         let nth: usize = name.strip_prefix("SECRET_")?.parse().ok()?;
         secrets.get(nth).cloned()
     });
-    let target = Target::prepare(&"orders".parse().unwrap(), &delivery.granted(), &lookup);
+    let target = Target::prepare(&"orders".parse().unwrap(), &granted(&delivery), &lookup);
     let target = target.unwrap();
     let mut event = event();
     event.event.op = Operation::Insert;

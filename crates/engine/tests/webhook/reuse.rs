@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Answer, Batch, LeasedEvent, Outcome, RowChange, RowOperation, WatchDefinition,
+    Answer, Batch, LeasedEvent, Outcome, RowChange, RowOperation, Sink, WatchDefinition,
 };
 use changefeed_engine::WatchFunction;
 use changefeed_engine::sinks::PostBatches;
@@ -114,10 +114,7 @@ async fn a_receiver_that_closes_every_connection_behind_its_answer_fails_nothing
 #[tokio::test]
 async fn a_batch_of_a_watch_is_posted_again_within_its_attempt() {
     let receiver = Receiver::start().await.unwrap();
-    let definition = WatchDefinition {
-        webhook: Some(receiver.url("/")),
-        ..WatchDefinition::default()
-    };
+    let definition = WatchDefinition::new(Sink::webhook(receiver.url("/")));
     let nothing = Variables::new(|_| None);
     let name = "mail".parse().unwrap();
     let post = PostBatches::prepare(client(), &name, &definition, &nothing).unwrap();

@@ -1,7 +1,7 @@
 //! Secrets come from the environment, reach the receiver, and nobody else.
 
 use bytes::Bytes;
-use changefeed_core::{AllowedVariables, Delivery, Error, Kind, Setting};
+use changefeed_core::{AllowedVariables, Delivery, Error, Kind, Setting, Sink, Webhook};
 use changefeed_engine::sinks::webhook::{Target, Variables};
 use changefeed_receiver::{Receiver, Reply};
 
@@ -20,8 +20,12 @@ fn environment(name: &str) -> Option<String> {
     }
 }
 
+fn webhook(delivery: &mut Delivery) -> &mut Webhook {
+    delivery.sink.as_webhook_mut().unwrap()
+}
+
 fn prepare(delivery: &Delivery) -> Result<Target, Error> {
-    let delivery = delivery.clone().granted();
+    let delivery = granted(delivery);
     let variables = Variables::new(environment);
     Target::prepare(&"orders".parse().unwrap(), &delivery, &variables)
 }
@@ -34,12 +38,12 @@ async fn no_secret_is_in_the_log() {
         receiver.address()
     );
     let mut delivery = delivery(&url);
-    delivery.headers = vec![
+    webhook(&mut delivery).headers = vec![
         header("X-Tenant", Setting::FromEnv("TENANT_VALUE".into())),
         header("X-Api-Key", Setting::Value("hidden-api-key".into())),
         header("X-Plain", Setting::Value("plain".into())),
     ];
-    delivery.secrets_from_env = vec!["SECRET".into()];
+    webhook(&mut delivery).secrets_from_env = vec!["SECRET".into()];
     receiver.next([Reply::Answer {
         status: 401,
         headers: vec![
@@ -93,9 +97,9 @@ async fn a_url_from_the_environment_is_shown_without_its_path() {
     let receiver = Receiver::start().await.unwrap();
     let url = receiver.url("/T000/hidden-path?x=hidden-query");
     let mut delivery = delivery("");
-    delivery.webhook = Some(Setting::FromEnv("HOOK".into()));
+    webhook(&mut delivery).url = Setting::FromEnv("HOOK".into());
     let variables = Variables::new(move |name| (name == "HOOK").then(|| format!("{url}\n")));
-    let target = Target::prepare(&"orders".parse().unwrap(), &delivery.granted(), &variables);
+    let target = Target::prepare(&"orders".parse().unwrap(), &granted(&delivery), &variables);
     let target = target.unwrap();
     let sent = client().send(&target, &event()).await;
     assert_eq!(
@@ -119,32 +123,32 @@ fn what_is_wrong_with_the_environment_is_said_without_its_values() {
         error.to_string()
     };
     assert_eq!(
-        with(&|d| d.webhook = Some(Setting::FromEnv("HOOK".into()))),
+        with(&|d| webhook(d).url = Setting::FromEnv("HOOK".into())),
         "the environment variable HOOK, which holds the webhook of trigger 'orders', is not set"
     );
     assert_eq!(
-        with(&|d| d.webhook = Some(Setting::FromEnv("NOT_A_URL".into()))),
+        with(&|d| webhook(d).url = Setting::FromEnv("NOT_A_URL".into())),
         "the webhook in the environment variable NOT_A_URL of trigger 'orders' is not a URL"
     );
     assert_eq!(
-        with(&|d| d.headers = vec![header("X-A", Setting::FromEnv("A".into()))]),
+        with(&|d| webhook(d).headers = vec![header("X-A", Setting::FromEnv("A".into()))]),
         "the environment variable A, which holds the header 'X-A' of trigger 'orders', is not set"
     );
     assert_eq!(
-        with(&|d| d.headers = vec![header("X-A", Setting::FromEnv("CONTROL".into()))]),
+        with(&|d| webhook(d).headers = vec![header("X-A", Setting::FromEnv("CONTROL".into()))]),
         "the value of the header 'X-A' of trigger 'orders' contains control characters"
     );
     assert_eq!(
-        with(&|d| d.secrets_from_env = vec!["SECRET".into(), "NONE".into()]),
+        with(&|d| webhook(d).secrets_from_env = vec!["SECRET".into(), "NONE".into()]),
         "the environment variable NONE, which holds a secret of trigger 'orders', is not set"
     );
     assert_eq!(
-        with(&|d| d.secrets_from_env = vec!["SECRET".into(), "BAD_SECRET".into()]),
+        with(&|d| webhook(d).secrets_from_env = vec!["SECRET".into(), "BAD_SECRET".into()]),
         "the environment variable BAD_SECRET, a secret of trigger 'orders', does not begin with \
          'whsec_'"
     );
     assert_eq!(
-        with(&|d| d.webhook = None),
+        with(&|d| d.sink = Sink::InProcess),
         "trigger 'orders' has no webhook"
     );
     for url in [
@@ -155,7 +159,7 @@ fn what_is_wrong_with_the_environment_is_said_without_its_values() {
         "http://bücher.example/",
         "http://a b/",
     ] {
-        let sentence = with(&|d| d.webhook = Some(Setting::Value(url.into())));
+        let sentence = with(&|d| webhook(d).url = Setting::Value(url.into()));
         assert_eq!(
             sentence, "the webhook of trigger 'orders' is not a URL",
             "{url}"
@@ -176,7 +180,7 @@ fn a_port_is_one_that_exists() {
         ("http://[::1]:99999/", false),
         ("http://me:pw@h:99999/", false),
     ] {
-        let checked = Target::check("trigger 'orders'", &delivery(url));
+        let checked = Target::check("trigger 'orders'", &delivery(url).sink);
         assert_eq!(checked.is_ok(), fine, "{url}");
         if let Err(error) = checked {
             let says = error.to_string();
@@ -189,7 +193,7 @@ fn a_port_is_one_that_exists() {
 #[test]
 fn a_variable_that_was_not_granted_is_read_only_if_it_is_allowed() {
     let mut delivery = delivery("http://example.com/");
-    delivery.secrets_from_env = vec!["SECRET".into()];
+    webhook(&mut delivery).secrets_from_env = vec!["SECRET".into()];
     let orders = "orders".parse().unwrap();
     let prepared = |delivery: &Delivery, variables: &Variables| {
         let target = Target::prepare(&orders, delivery, variables);
@@ -199,11 +203,11 @@ fn a_variable_that_was_not_granted_is_read_only_if_it_is_allowed() {
     let refused = prepared(&delivery, &variables).unwrap_err();
     assert!(refused.contains("which is not allowed here"), "{refused}");
     // Whether it is there makes no difference.
-    delivery.secrets_from_env = vec!["NOTHING".into()];
+    webhook(&mut delivery).secrets_from_env = vec!["NOTHING".into()];
     let missing = prepared(&delivery, &variables).unwrap_err();
     assert_eq!(missing.replace("NOTHING", "SECRET"), refused);
-    delivery.secrets_from_env = vec!["SECRET".into()];
+    webhook(&mut delivery).secrets_from_env = vec!["SECRET".into()];
     let allowed = AllowedVariables::new(["SECRET".to_owned()]).unwrap();
     prepared(&delivery, &variables.clone().allowing(allowed)).unwrap();
-    prepared(&delivery.granted(), &variables).unwrap();
+    prepared(&granted(&delivery), &variables).unwrap();
 }

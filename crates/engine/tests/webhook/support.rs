@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use changefeed_core::{
     Delivery, Event, EventBits, EventId, Format, Header, LeasedEvent, Operation, Retry, Setting,
-    TableName, TriggerId,
+    Sink, TableName, TriggerId,
 };
 use changefeed_engine::sinks::webhook::{Reach, Target, Variables, WebhookClient, WebhookOptions};
 use serde_json::value::RawValue;
@@ -46,13 +46,21 @@ pub(crate) fn event() -> LeasedEvent {
 
 pub(crate) fn delivery(url: &str) -> Delivery {
     Delivery {
-        webhook: Some(Setting::Value(url.to_owned())),
+        sink: Sink::webhook(url),
         retry: Retry {
             num_retries: 3,
             timeout: Duration::from_secs(20),
             ..Retry::default()
         },
         ..Delivery::default()
+    }
+}
+
+/// The same, with the variables that it names granted.
+pub(crate) fn granted(delivery: &Delivery) -> Delivery {
+    Delivery {
+        sink: delivery.sink.clone().granted(),
+        ..delivery.clone()
     }
 }
 

@@ -15,8 +15,7 @@ requested as (
 logged as (
     insert into changefeed.event (change_id, trigger_id, feed_id, op, new, order_key, bits)
     select r.change_id, t.trigger_id, t.feed_id, 'M', $2::text::json,
-           case when jsonb_typeof(t.definition -> 'capture' -> 'order_by') <> 'null'
-                then r.change_id end,
+           case when t.definition -> 'in_order' <> 'false' then r.change_id end,
            r.bits
     from requested r join changefeed.event_trigger t on t.trigger_id = $1
     returning change_id, bits

@@ -23,7 +23,7 @@ use crate::wire::feeds::{ChangesQuery, PageOut};
 const DEFAULT_LIMIT: usize = 100;
 
 /// The changes of a shard: a page, or by `Accept: text/event-stream` a stream of events.
-#[utoipa::path(get, path = "/api/feeds/{feed}/shards/{shard}/changes", tag = "feeds",
+#[utoipa::path(get, path = "/api/feeds/{feed}/shards/{shard}/changes", operation_id = "read_shard", tag = "feeds",
     params(("feed" = String, Path), ("shard" = i16, Path), ChangesQuery),
     responses((status = 200, content((PageOut = "application/json"), (String = "application/x-ndjson"), (String = "text/event-stream"))), Problems))]
 pub(crate) async fn shard(
@@ -73,7 +73,7 @@ pub(crate) async fn shard(
 }
 
 /// All shards of a feed, as one stream of events.
-#[utoipa::path(get, path = "/api/feeds/{feed}/changes", tag = "feeds",
+#[utoipa::path(get, path = "/api/feeds/{feed}/changes", operation_id = "follow_feed", tag = "feeds",
     params(("feed" = String, Path), ("after" = Option<String>, Query, description = "`first` or `last`, which is the default")),
     responses((status = 200, content_type = "text/event-stream", body = String),
               (status = 406, content_type = "application/problem+json", body = Problem), Problems))]

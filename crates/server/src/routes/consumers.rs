@@ -14,18 +14,16 @@ use crate::problem::{Answer, Problem, Problems};
 use crate::wire::feeds::{ConsumerList, CursorIn};
 
 /// All consumers and how far behind they are.
-#[utoipa::path(get, path = "/api/consumers", tag = "feeds",
+#[utoipa::path(get, path = "/api/consumers", operation_id = "list_consumers", tag = "feeds",
     responses((status = 200, body = ConsumerList), Problems))]
 pub(crate) async fn list(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<ConsumerList>> {
     let consumers = app.db.consumers().await?;
-    Ok(Json(ConsumerList {
-        consumers: consumers.into_iter().map(Into::into).collect(),
-    }))
+    Ok(Json(ConsumerList { consumers }))
 }
 
 /// Store where a consumer stands: from the cursor that it stored before to the next one, or wherever
 /// it stands with `seek`. Safe to repeat.
-#[utoipa::path(put, path = "/api/feeds/{feed}/consumers/{consumer}/shards/{shard}", tag = "feeds",
+#[utoipa::path(put, path = "/api/feeds/{feed}/consumers/{consumer}/shards/{shard}", operation_id = "store_cursor", tag = "feeds",
     params(("feed" = String, Path), ("consumer" = String, Path), ("shard" = i16, Path)),
     request_body = CursorIn,
     responses((status = 204), Problems))]
@@ -55,7 +53,7 @@ pub(crate) async fn set(
 }
 
 /// Forget a consumer, so that it holds nothing back any more.
-#[utoipa::path(delete, path = "/api/feeds/{feed}/consumers/{consumer}", tag = "feeds",
+#[utoipa::path(delete, path = "/api/feeds/{feed}/consumers/{consumer}", operation_id = "delete_consumer", tag = "feeds",
     params(("feed" = String, Path), ("consumer" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn forget(

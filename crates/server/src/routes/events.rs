@@ -5,23 +5,22 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use changefeed::{CleanUp, Error, EventId, Redelivery, Uuid};
+use changefeed::view::EventDetail;
+use changefeed::{CleanUp, Cleaned, Error, EventId, Redelivery, Uuid};
 
 use super::feeds::{age, batch};
 use crate::access::{Operator, Reader};
 use crate::app::App;
 use crate::extract::{Body, IdempotencyKey, Params, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::events::{
-    CleanUpIn, CleanedOut, EventDetail, EventList, EventOut, EventsOut, EventsQuery, RedeliverIn,
-};
+use crate::wire::events::{CleanUpIn, EventList, EventsOut, EventsQuery, RedeliverIn};
 
 /// Events that are shown at a time, at most and unless somebody asks for another number.
 const MOST: usize = 1000;
 const DEFAULT: usize = 100;
 
 /// Events, newest first.
-#[utoipa::path(get, path = "/api/events", tag = "events", params(EventsQuery),
+#[utoipa::path(get, path = "/api/events", operation_id = "list_events", tag = "events", params(EventsQuery),
     responses((status = 200, body = EventList), Problems))]
 pub(crate) async fn list(
     State(app): State<Arc<App>>,
@@ -38,10 +37,7 @@ pub(crate) async fn list(
     let before = (events.len() == limit)
         .then(|| events.last().map(|e| e.event.change_id.to_string()))
         .flatten();
-    Ok(Json(EventList {
-        events: events.into_iter().map(EventOut::from).collect(),
-        before,
-    }))
+    Ok(Json(EventList { events, before }))
 }
 
 fn id(text: &str) -> Answer<EventId> {
@@ -56,7 +52,7 @@ fn unknown(id: &str) -> Problem {
 }
 
 /// One event with every attempt, its request and its response.
-#[utoipa::path(get, path = "/api/events/{id}", tag = "events",
+#[utoipa::path(get, path = "/api/events/{id}", operation_id = "get_event", tag = "events",
     params(("id" = String, Path, format = Uuid)),
     responses((status = 200, body = EventDetail), Problems))]
 pub(crate) async fn show(
@@ -69,15 +65,12 @@ pub(crate) async fn show(
         .event(id(&text)?)
         .await?
         .ok_or_else(|| unknown(&text))?;
-    Ok(Json(EventDetail {
-        event: event.into(),
-        attempts: attempts.into_iter().map(Into::into).collect(),
-    }))
+    Ok(Json(EventDetail { event, attempts }))
 }
 
 /// Deliver an event again, from the first attempt on. A request that is repeated with its
 /// `Idempotency-Key` within a day delivers nothing.
-#[utoipa::path(post, path = "/api/events/{id}/redeliver", tag = "events",
+#[utoipa::path(post, path = "/api/events/{id}/redeliver", operation_id = "redeliver_event", tag = "events",
     params(("id" = String, Path, format = Uuid),
            ("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
     responses((status = 200, body = EventsOut), Problems))]
@@ -100,7 +93,7 @@ async fn again(app: &App, which: &Redelivery, key: Option<Uuid>) -> Answer<Json<
 
 /// Deliver all of these events again that are not waiting for an attempt anyway. A request that is
 /// repeated with its `Idempotency-Key` within a day goes on where the first one ended.
-#[utoipa::path(post, path = "/api/events/redeliver", tag = "events", request_body = RedeliverIn,
+#[utoipa::path(post, path = "/api/events/redeliver", operation_id = "redeliver_events", tag = "events", request_body = RedeliverIn,
     params(("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
     responses((status = 200, body = EventsOut), Problems))]
 pub(crate) async fn redeliver_matching(
@@ -113,13 +106,13 @@ pub(crate) async fn redeliver_matching(
 }
 
 /// One step of removing old events.
-#[utoipa::path(post, path = "/api/events/clean-up", tag = "events", request_body = CleanUpIn,
-    responses((status = 200, body = CleanedOut), Problems))]
+#[utoipa::path(post, path = "/api/events/clean-up", operation_id = "clean_up_events", tag = "events", request_body = CleanUpIn,
+    responses((status = 200, body = Cleaned), Problems))]
 pub(crate) async fn clean_up(
     State(app): State<Arc<App>>,
     _: Operator,
     Body(body): Body<CleanUpIn>,
-) -> Answer<Json<CleanedOut>> {
+) -> Answer<Json<Cleaned>> {
     let what = CleanUp {
         after: Duration::from_millis(age(body.older_than_ms)?),
         dead_letters: body.dead_letters,
@@ -130,9 +123,5 @@ pub(crate) async fn clean_up(
         None => None,
     };
     let cleaned = app.db.clean_up_events(trigger.as_ref(), what, size).await?;
-    Ok(Json(CleanedOut {
-        events: cleaned.events,
-        attempts: cleaned.attempts,
-        more: cleaned.more,
-    }))
+    Ok(Json(cleaned))
 }

@@ -7,34 +7,34 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use changefeed::{DEFAULT_START, Error, FeedId, FeedName, NewFeed, Source, SweepGroup};
+use changefeed::view::FeedDetail;
+use changefeed::{
+    Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Source, SweepGroup, Trimmed,
+};
 
 use super::created;
 use crate::access::{Administrator, Operator, Rights};
 use crate::app::App;
 use crate::extract::{Body, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::feeds::{
-    BackfillOut, BatchIn, FeedDetail, FeedList, FeedOut, NewFeedIn, ShardDetail, SourceOut, TrimIn,
-    TrimmedOut,
-};
+use crate::wire::feeds::{BatchIn, FeedList, NewFeedIn, TrimIn};
 
 /// All feeds that the caller may read.
-#[utoipa::path(get, path = "/api/feeds", tag = "feeds",
+#[utoipa::path(get, path = "/api/feeds", operation_id = "list_feeds", tag = "feeds",
     responses((status = 200, body = FeedList), Problems))]
 pub(crate) async fn list(State(app): State<Arc<App>>, rights: Rights) -> Answer<Json<FeedList>> {
     let feeds = app.feeds.all().await?;
     let feeds = feeds
         .iter()
         .filter(|feed| rights.need_feed(&feed.name).is_ok())
-        .map(|feed| FeedOut::from(&**feed))
+        .map(|feed| Feed::clone(feed))
         .collect();
     Ok(Json(FeedList { feeds }))
 }
 
 /// Create a feed.
-#[utoipa::path(post, path = "/api/feeds", tag = "feeds", request_body = NewFeedIn,
-    responses((status = 201, body = FeedOut), Problems))]
+#[utoipa::path(post, path = "/api/feeds", operation_id = "create_feed", tag = "feeds", request_body = NewFeedIn,
+    responses((status = 201, body = Feed), Problems))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     _: Administrator,
@@ -53,55 +53,22 @@ pub(crate) async fn create(
         shards: new.shards,
         sweep_group: SweepGroup(new.sweep_group),
         start,
-        source: new.source.map(|source| meant(&app, source)).transpose()?,
+        source: new.source,
     };
+    if feed.source == Some(Source::Events) {
+        return Err(
+            Problem::invalid("feeds of events are made by event triggers")
+                .advise("create a trigger with 'feed'"),
+        );
+    }
     feed.validate()?;
     let made = app.db.create_feed(&feed).await?;
     app.feeds.forget();
-    Ok(created(FeedOut::from(made.definition())))
-}
-
-fn meant(app: &App, source: SourceOut) -> Answer<Source> {
-    let db = &app.db;
-    let column = |text: Option<String>| text.map(|c| db.column(&c)).transpose();
-    Ok(match source {
-        SourceOut::Captured { table, shard_by } => Source::Captured {
-            table: db.table(&table)?,
-            shard_by: column(shard_by)?,
-        },
-        SourceOut::Joined {
-            table,
-            change_id_column,
-            shard_by,
-        } => Source::Joined {
-            table: db.table(&table)?,
-            change_id_column: db.column(&change_id_column)?,
-            shard_by: column(shard_by)?,
-        },
-        SourceOut::Ulid {
-            feed,
-            table,
-            shard_column,
-            ulid_column,
-        } => Source::Ulid {
-            feed: feed
-                .parse()
-                .map_err(|_| Error::invalid(format!("'{feed}' is not a UUID")))?,
-            table: db.table(&table)?,
-            shard_column: db.column(&shard_column)?,
-            ulid_column: db.column(&ulid_column)?,
-        },
-        SourceOut::Events => {
-            return Err(
-                Problem::invalid("feeds of events are made by event triggers")
-                    .advise("create a trigger with 'feed'"),
-            );
-        }
-    })
+    Ok(created(made.definition().clone()))
 }
 
 /// One feed, the traffic of its shards, and its consumers.
-#[utoipa::path(get, path = "/api/feeds/{feed}", tag = "feeds",
+#[utoipa::path(get, path = "/api/feeds/{feed}", operation_id = "get_feed", tag = "feeds",
     params(("feed" = String, Path)),
     responses((status = 200, body = FeedDetail), Problems))]
 pub(crate) async fn show(
@@ -113,25 +80,7 @@ pub(crate) async fn show(
     let feed = app.feeds.feed(&name).await?;
     let states = app.db.store().shard_states(&feed).await?;
     let consumers = app.db.consumers().await?;
-    let out = FeedOut::from(&*feed);
-    Ok(Json(FeedDetail {
-        id: out.id,
-        name: out.name,
-        comment: out.comment,
-        source: out.source,
-        shards: states
-            .iter()
-            .map(|state| {
-                let longpoll = feed.shard(state.shard).is_ok_and(|s| s.longpoll);
-                ShardDetail::new(state, longpoll)
-            })
-            .collect(),
-        consumers: consumers
-            .into_iter()
-            .filter(|c| c.feed == feed.name)
-            .map(Into::into)
-            .collect(),
-    }))
+    Ok(Json(FeedDetail::new(&feed, states, consumers)))
 }
 
 /// Refuses whoever may not read the feed of this name, before it is known whether there is one.
@@ -144,7 +93,7 @@ pub(crate) fn may_read(rights: &Rights, name: &str) -> Answer<()> {
 }
 
 /// Remove a feed with everything in it.
-#[utoipa::path(delete, path = "/api/feeds/{feed}", tag = "feeds",
+#[utoipa::path(delete, path = "/api/feeds/{feed}", operation_id = "delete_feed", tag = "feeds",
     params(("feed" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn remove(
@@ -158,17 +107,17 @@ pub(crate) async fn remove(
 }
 
 /// One step of giving numbers to rows that are older than the feed.
-#[utoipa::path(post, path = "/api/feeds/{feed}/backfill", tag = "feeds",
+#[utoipa::path(post, path = "/api/feeds/{feed}/backfill", operation_id = "backfill_feed", tag = "feeds",
     params(("feed" = String, Path)), request_body = BatchIn,
-    responses((status = 200, body = BackfillOut), Problems))]
+    responses((status = 200, body = Backfill), Problems))]
 pub(crate) async fn backfill(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(name): Segments<String>,
     Body(body): Body<BatchIn>,
-) -> Answer<Json<BackfillOut>> {
+) -> Answer<Json<Backfill>> {
     let feed = app.db.feed(&name).await?;
-    Ok(Json(feed.backfill(batch(body.batch)?).await?.into()))
+    Ok(Json(feed.backfill(batch(body.batch)?).await?))
 }
 
 /// Checks the size of a step.
@@ -182,22 +131,18 @@ pub(crate) fn batch(size: usize) -> Answer<usize> {
 }
 
 /// One step of removing old changes that every consumer has read.
-#[utoipa::path(post, path = "/api/feeds/{feed}/trim", tag = "feeds",
+#[utoipa::path(post, path = "/api/feeds/{feed}/trim", operation_id = "trim_feed", tag = "feeds",
     params(("feed" = String, Path)), request_body = TrimIn,
-    responses((status = 200, body = TrimmedOut), Problems))]
+    responses((status = 200, body = Trimmed), Problems))]
 pub(crate) async fn trim(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(name): Segments<String>,
     Body(body): Body<TrimIn>,
-) -> Answer<Json<TrimmedOut>> {
+) -> Answer<Json<Trimmed>> {
     let feed = app.db.feed(&name).await?;
     let age = Duration::from_millis(age(body.older_than_ms)?);
-    let trimmed = feed.trim(age, batch(body.batch)?).await?;
-    Ok(Json(TrimmedOut {
-        removed: trimmed.removed,
-        held_back_by: trimmed.held_back_by,
-    }))
+    Ok(Json(feed.trim(age, batch(body.batch)?).await?))
 }
 
 /// Checks an age: a hundred years are enough, and more would not fit a database's interval.

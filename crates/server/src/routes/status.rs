@@ -4,6 +4,7 @@ use std::sync::{Arc, PoisonError};
 
 use axum::Json;
 use axum::extract::State;
+use changefeed::view::Status;
 
 use crate::access::{Reader, Rights};
 use crate::app::App;
@@ -13,12 +14,11 @@ use crate::samples::{STEP, seen};
 use crate::series::LENGTH;
 use crate::wire::ms;
 use crate::wire::status::{
-    FindingList, FindingOut, IncidentList, InstanceList, SeriesList, SeriesOut, SeriesQuery,
-    SessionOut, Status,
+    FindingList, IncidentList, InstanceList, SeriesList, SeriesOut, SeriesQuery, SessionOut,
 };
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents as of the last sample.
-#[utoipa::path(get, path = "/api/status", tag = "status",
+#[utoipa::path(get, path = "/api/status", operation_id = "get_status", tag = "status",
     responses((status = 200, body = Status), Problems))]
 pub(crate) async fn status(State(app): State<Arc<App>>, _: Reader) -> Json<Status> {
     let sample = app.samples.latest();
@@ -34,12 +34,12 @@ pub(crate) async fn status(State(app): State<Arc<App>>, _: Reader) -> Json<Statu
     }
     status.database.error = app.samples.error();
     status.database.reachable = status.database.error.is_none();
-    status.database.connections = app.db.store().connections().into();
+    status.database.connections = app.db.store().connections();
     Json(status)
 }
 
 /// The last hour of rates and backlogs.
-#[utoipa::path(get, path = "/api/series", tag = "status", params(SeriesQuery),
+#[utoipa::path(get, path = "/api/series", operation_id = "get_series", tag = "status", params(SeriesQuery),
     responses((status = 200, body = SeriesList), Problems))]
 pub(crate) async fn series(
     State(app): State<Arc<App>>,
@@ -83,7 +83,7 @@ pub(crate) async fn series(
 }
 
 /// Who serves, and who holds which lease.
-#[utoipa::path(get, path = "/api/instances", tag = "status",
+#[utoipa::path(get, path = "/api/instances", operation_id = "list_instances", tag = "status",
     responses((status = 200, body = InstanceList), Problems))]
 pub(crate) async fn instances(
     State(app): State<Arc<App>>,
@@ -93,45 +93,33 @@ pub(crate) async fn instances(
     let leases = app.db.lease_holders().await?;
     Ok(Json(InstanceList {
         instances: seen(&instances, &leases),
-        leases: leases.into_iter().map(Into::into).collect(),
+        leases,
     }))
 }
 
 /// Shards whose ULID writers had to go on without one of theirs.
-#[utoipa::path(get, path = "/api/incidents", tag = "status",
+#[utoipa::path(get, path = "/api/incidents", operation_id = "list_incidents", tag = "status",
     responses((status = 200, body = IncidentList), Problems))]
 pub(crate) async fn incidents(
     State(app): State<Arc<App>>,
     _: Reader,
 ) -> Answer<Json<IncidentList>> {
     let incidents = app.db.incidents().await?;
-    Ok(Json(IncidentList {
-        incidents: incidents.into_iter().map(Into::into).collect(),
-    }))
+    Ok(Json(IncidentList { incidents }))
 }
 
 /// What keeps changes from being captured or handed over, and what this database cannot capture at all.
-#[utoipa::path(get, path = "/api/findings", tag = "status",
+#[utoipa::path(get, path = "/api/findings", operation_id = "list_findings", tag = "status",
     responses((status = 200, body = FindingList), Problems))]
 pub(crate) async fn findings(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<FindingList>> {
     let mut findings = app.db.store().server_findings().await?;
     findings.extend(app.db.capture_findings().await?);
     findings.extend(app.db.store().watch_findings().await?);
-    Ok(Json(FindingList {
-        findings: findings
-            .into_iter()
-            .map(|f| FindingOut {
-                severity: format!("{:?}", f.severity).to_lowercase(),
-                subject: f.subject,
-                message: f.message,
-                advice: f.advice,
-            })
-            .collect(),
-    }))
+    Ok(Json(FindingList { findings }))
 }
 
 /// What this caller may do.
-#[utoipa::path(get, path = "/api/session", tag = "status",
+#[utoipa::path(get, path = "/api/session", operation_id = "get_session", tag = "status",
     responses((status = 200, body = SessionOut), Problems))]
 pub(crate) async fn session(rights: Rights) -> Json<SessionOut> {
     Json(SessionOut {

@@ -19,17 +19,15 @@ use crate::tokens::new_token;
 use crate::wire::tokens::{CreatedToken, NewTokenIn, TokenList};
 
 /// All tokens, without their secrets.
-#[utoipa::path(get, path = "/api/tokens", tag = "tokens",
+#[utoipa::path(get, path = "/api/tokens", operation_id = "list_tokens", tag = "tokens",
     responses((status = 200, body = TokenList), Problems))]
 pub(crate) async fn list(State(app): State<Arc<App>>, _: Administrator) -> Answer<Json<TokenList>> {
     let tokens = app.db.store().tokens().await?;
-    Ok(Json(TokenList {
-        tokens: tokens.into_iter().map(Into::into).collect(),
-    }))
+    Ok(Json(TokenList { tokens }))
 }
 
 /// Create a token. The answer is the only place where it is ever shown.
-#[utoipa::path(post, path = "/api/tokens", tag = "tokens", request_body = NewTokenIn,
+#[utoipa::path(post, path = "/api/tokens", operation_id = "create_token", tag = "tokens", request_body = NewTokenIn,
     responses((status = 201, body = CreatedToken), Problems))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
@@ -55,7 +53,7 @@ pub(crate) async fn create(
 }
 
 /// Take a token back.
-#[utoipa::path(delete, path = "/api/tokens/{id}", tag = "tokens",
+#[utoipa::path(delete, path = "/api/tokens/{id}", operation_id = "revoke_token", tag = "tokens",
     params(("id" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn revoke(

@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use changefeed::{TriggerDefinition, keep_secrets};
+use changefeed::view::TriggerView;
+use changefeed::{Backfill, TriggerDefinition, keep_secrets};
 
 use super::created;
 use super::feeds::batch;
@@ -14,52 +15,49 @@ use crate::access::{Administrator, Operator, Reader};
 use crate::app::App;
 use crate::extract::{Body, IdempotencyKey, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::feeds::{BackfillOut, BatchIn};
-use crate::wire::triggers::{InvokeIn, InvokedOut, PauseIn, TriggerList, TriggerOut, TriggerText};
+use crate::wire::feeds::BatchIn;
+use crate::wire::triggers::{InvokeIn, InvokedOut, PauseIn, TriggerList};
 
 /// All event triggers, each with how its events stand.
-#[utoipa::path(get, path = "/api/triggers", tag = "triggers",
+#[utoipa::path(get, path = "/api/triggers", operation_id = "list_triggers", tag = "triggers",
     responses((status = 200, body = TriggerList), Problems))]
 pub(crate) async fn list(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<TriggerList>> {
     let states = app.db.trigger_states().await?;
     let triggers = app.db.triggers().await?;
     Ok(Json(TriggerList {
-        triggers: triggers
-            .iter()
-            .map(|t| TriggerOut::new(t.definition(), &states))
-            .collect(),
+        triggers: triggers.iter().map(|t| t.view(&states)).collect(),
     }))
 }
 
 /// Create an event trigger.
-#[utoipa::path(post, path = "/api/triggers", tag = "triggers", request_body = TriggerText,
-    responses((status = 201, body = TriggerOut), Problems))]
+#[utoipa::path(post, path = "/api/triggers", operation_id = "create_trigger", tag = "triggers", request_body = TriggerDefinition,
+    responses((status = 201, body = TriggerView), Problems))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     _: Administrator,
-    Body(new): Body<TriggerText>,
+    Body(new): Body<TriggerDefinition>,
 ) -> Answer<Response> {
     let definition = judged(&app, new, None)?;
     let made = app.db.create_trigger(&definition, false).await?;
     // It may have made a feed.
     app.feeds.forget();
-    Ok(created(TriggerOut::new(made.definition(), &[])))
+    Ok(created(made.view(&[])))
 }
 
 /// The definition that was meant, if it may come over HTTP: it names no variable that is not allowed,
 /// and its condition is in our own language. What was defined on the command line may stay as it is.
 fn judged(
     app: &App,
-    new: TriggerText,
+    mut definition: TriggerDefinition,
     before: Option<&TriggerDefinition>,
 ) -> Answer<TriggerDefinition> {
-    let mut definition = new.definition(&app.db)?;
     let whose = format!("trigger '{}'", definition.name);
-    let delivery = before.map(|d| &d.delivery);
-    keep_secrets(&mut definition.delivery, delivery)?;
-    definition
-        .delivery
-        .restrict(&whose, &app.options.allowed_variables, delivery)?;
+    let (sink, stored) = (
+        &mut definition.delivery.sink,
+        before.map(|d| &d.delivery.sink),
+    );
+    keep_secrets(sink, stored)?;
+    sink.restrict(&whose, &app.options.allowed_variables, stored)?;
     let condition = &mut definition.capture.condition;
     let stays = before.is_some_and(|d| d.capture.condition == *condition);
     if let Some(text) = condition
@@ -71,30 +69,30 @@ fn judged(
 }
 
 /// One event trigger.
-#[utoipa::path(get, path = "/api/triggers/{trigger}", tag = "triggers",
+#[utoipa::path(get, path = "/api/triggers/{trigger}", operation_id = "get_trigger", tag = "triggers",
     params(("trigger" = String, Path)),
-    responses((status = 200, body = TriggerOut), Problems))]
+    responses((status = 200, body = TriggerView), Problems))]
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
     _: Reader,
     Segments(name): Segments<String>,
-) -> Answer<Json<TriggerOut>> {
+) -> Answer<Json<TriggerView>> {
     let trigger = app.db.trigger(&name).await?;
     let states = app.db.trigger_states().await?;
-    Ok(Json(TriggerOut::new(trigger.definition(), &states)))
+    Ok(Json(trigger.view(&states)))
 }
 
 /// Create an event trigger, or change it; its events stay.
-#[utoipa::path(put, path = "/api/triggers/{trigger}", tag = "triggers",
-    params(("trigger" = String, Path)), request_body = TriggerText,
-    responses((status = 200, body = TriggerOut), Problems))]
+#[utoipa::path(put, path = "/api/triggers/{trigger}", operation_id = "put_trigger", tag = "triggers",
+    params(("trigger" = String, Path)), request_body = TriggerDefinition,
+    responses((status = 200, body = TriggerView), Problems))]
 pub(crate) async fn replace(
     State(app): State<Arc<App>>,
     _: Administrator,
     Segments(name): Segments<String>,
-    Body(new): Body<TriggerText>,
+    Body(new): Body<TriggerDefinition>,
 ) -> Answer<Response> {
-    if new.name != name {
+    if new.name.as_str() != name {
         return Err(Problem::invalid(format!(
             "the body is about trigger '{}', the path about '{name}'",
             new.name
@@ -108,11 +106,11 @@ pub(crate) async fn replace(
     let definition = judged(&app, new, before)?;
     let made = app.db.create_trigger(&definition, true).await?;
     app.feeds.forget();
-    Ok(Json(TriggerOut::new(made.definition(), &[])).into_response())
+    Ok(Json(made.view(&[])).into_response())
 }
 
 /// Remove an event trigger; its events stay in the log.
-#[utoipa::path(delete, path = "/api/triggers/{trigger}", tag = "triggers",
+#[utoipa::path(delete, path = "/api/triggers/{trigger}", operation_id = "delete_trigger", tag = "triggers",
     params(("trigger" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn remove(
@@ -125,7 +123,7 @@ pub(crate) async fn remove(
 }
 
 /// Stop deliveries; changes are captured all the same.
-#[utoipa::path(post, path = "/api/triggers/{trigger}/pause", tag = "triggers",
+#[utoipa::path(post, path = "/api/triggers/{trigger}/pause", operation_id = "pause_trigger", tag = "triggers",
     params(("trigger" = String, Path)), request_body = PauseIn,
     responses((status = 204), Problems))]
 pub(crate) async fn pause(
@@ -142,7 +140,7 @@ pub(crate) async fn pause(
 }
 
 /// Go on with deliveries.
-#[utoipa::path(post, path = "/api/triggers/{trigger}/resume", tag = "triggers",
+#[utoipa::path(post, path = "/api/triggers/{trigger}/resume", operation_id = "resume_trigger", tag = "triggers",
     params(("trigger" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn resume(
@@ -156,7 +154,7 @@ pub(crate) async fn resume(
 
 /// Send an event by hand. A request that is repeated with its `Idempotency-Key` within a day sends
 /// nothing, and is answered with the event of the first.
-#[utoipa::path(post, path = "/api/triggers/{trigger}/invoke", tag = "triggers",
+#[utoipa::path(post, path = "/api/triggers/{trigger}/invoke", operation_id = "invoke_trigger", tag = "triggers",
     params(("trigger" = String, Path),
            ("Idempotency-Key" = Option<String>, Header, format = Uuid, description = "a UUID")),
     request_body = InvokeIn,
@@ -182,16 +180,16 @@ pub(crate) async fn invoke(
 }
 
 /// One step of making events of the rows that are there already.
-#[utoipa::path(post, path = "/api/triggers/{trigger}/backfill", tag = "triggers",
+#[utoipa::path(post, path = "/api/triggers/{trigger}/backfill", operation_id = "backfill_trigger", tag = "triggers",
     params(("trigger" = String, Path)), request_body = BatchIn,
-    responses((status = 200, body = BackfillOut), Problems))]
+    responses((status = 200, body = Backfill), Problems))]
 pub(crate) async fn backfill(
     State(app): State<Arc<App>>,
     _: Operator,
     Segments(name): Segments<String>,
     Body(body): Body<BatchIn>,
-) -> Answer<Json<BackfillOut>> {
+) -> Answer<Json<Backfill>> {
     let size = batch(body.batch)?;
     let trigger = app.db.trigger(&name).await?;
-    Ok(Json(trigger.backfill(size).await?.into()))
+    Ok(Json(trigger.backfill(size).await?))
 }

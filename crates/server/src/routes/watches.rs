@@ -6,49 +6,40 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use changefeed::{Delivery, Setting, Watch, WatchName, WatchSpec};
+use changefeed::{NewWatch, Watch, WatchSpec, WatchStatus};
 
 use super::created;
 use crate::access::{Administrator, Operator, Reader};
 use crate::app::App;
 use crate::extract::{Body, Params, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::watches::{NewWatchIn, ResetIn, RetriedOut, WatchList, WatchOut, WatchQuery};
+use crate::wire::watches::{ResetIn, RetriedOut, WatchList, WatchQuery};
 
 /// All watches and their backlogs.
-#[utoipa::path(get, path = "/api/watches", tag = "watches",
+#[utoipa::path(get, path = "/api/watches", operation_id = "list_watches", tag = "watches",
     responses((status = 200, body = WatchList), Problems))]
 pub(crate) async fn list(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<WatchList>> {
-    let store = app.db.store();
-    let mut watches = Vec::new();
-    for watch in store.watches().await? {
-        watches.push(store.watch_status(&watch, 0).await?.into());
-    }
+    let watches = app.db.watch_statuses().await?;
     Ok(Json(WatchList { watches }))
 }
 
 /// Define a watch that `changefeed serve` runs.
-#[utoipa::path(post, path = "/api/watches", tag = "watches", request_body = NewWatchIn,
-    responses((status = 201, body = WatchOut), Problems))]
+#[utoipa::path(post, path = "/api/watches", operation_id = "create_watch", tag = "watches", request_body = NewWatch,
+    responses((status = 201, body = WatchStatus), Problems))]
 pub(crate) async fn create(
     State(app): State<Arc<App>>,
     _: Administrator,
-    Body(new): Body<NewWatchIn>,
+    Body(mut new): Body<NewWatch>,
 ) -> Answer<Response> {
-    let name: WatchName = new.name.parse()?;
-    let definition = new.definition();
-    definition.settings().validate()?;
-    let mut delivery = Delivery {
-        webhook: Some(Setting::Value(new.webhook.clone())),
-        ..Delivery::default()
-    };
-    // What is shown of one watch is not the address of another.
-    changefeed::keep_secrets(&mut delivery, None)?;
+    let (name, sink) = (new.name.clone(), &mut new.definition.sink);
     let whose = format!("watch '{name}'");
-    changefeed::WebhookTarget::check(&whose, &delivery)?;
-    if let Some(variable) = &new.secret_env {
-        app.options.allowed_variables.check(&whose, variable)?;
+    // What is shown of one watch is not the address of another.
+    changefeed::keep_secrets(sink, None)?;
+    sink.restrict(&whose, &app.options.allowed_variables, None)?;
+    if sink.as_webhook().is_none() {
+        return Err(Problem::invalid(format!("{whose} has no webhook")).advise("add 'webhook'"));
     }
+    changefeed::WebhookTarget::check(&whose, sink)?;
     let store = app.db.store();
     if store.watches().await?.iter().any(|w| w.name == name) {
         return Err(Problem::new(
@@ -58,17 +49,9 @@ pub(crate) async fn create(
         )
         .advise("remove it first"));
     }
-    let spec = WatchSpec {
-        from: new.from.into(),
-        columns: definition.with_columns,
-        max_changes_per_worker: definition.max_changes_per_worker,
-        definition: Some(definition),
-        ..WatchSpec::new(name, app.db.table(&new.table)?)
-    };
+    let spec = WatchSpec::from(new);
     let watch = store.open_watch(&spec).await?;
-    Ok(created(WatchOut::from(
-        store.watch_status(&watch, 0).await?,
-    )))
+    Ok(created(app.db.watch_status(&watch, 0).await?))
 }
 
 async fn find(app: &App, name: &str) -> Answer<Watch> {
@@ -86,30 +69,28 @@ async fn find(app: &App, name: &str) -> Answer<Watch> {
         })
 }
 
-/// One watch, with the changes it has given up.
-#[utoipa::path(get, path = "/api/watches/{watch}", tag = "watches",
+/// One watch, with its parked changes.
+#[utoipa::path(get, path = "/api/watches/{watch}", operation_id = "get_watch", tag = "watches",
     params(("watch" = String, Path), WatchQuery),
-    responses((status = 200, body = WatchOut), Problems))]
+    responses((status = 200, body = WatchStatus), Problems))]
 pub(crate) async fn show(
     State(app): State<Arc<App>>,
     _: Reader,
     Segments(name): Segments<String>,
     Params(query): Params<WatchQuery>,
-) -> Answer<Json<WatchOut>> {
+) -> Answer<Json<WatchStatus>> {
     let parked = query.parked.unwrap_or(100);
     if parked > 1000 {
         return Err(Problem::invalid(format!(
-            "{parked} given-up changes are too many to show: ask for at most 1000"
+            "{parked} parked changes are too many to show: ask for at most 1000"
         )));
     }
     let watch = find(&app, &name).await?;
-    Ok(Json(
-        app.db.store().watch_status(&watch, parked).await?.into(),
-    ))
+    Ok(Json(app.db.watch_status(&watch, parked).await?))
 }
 
 /// Remove a watch with its backlog.
-#[utoipa::path(delete, path = "/api/watches/{watch}", tag = "watches",
+#[utoipa::path(delete, path = "/api/watches/{watch}", operation_id = "delete_watch", tag = "watches",
     params(("watch" = String, Path)),
     responses((status = 204), Problems))]
 pub(crate) async fn remove(
@@ -123,7 +104,7 @@ pub(crate) async fn remove(
 }
 
 /// Give parked changes another round of attempts.
-#[utoipa::path(post, path = "/api/watches/{watch}/retry", tag = "watches",
+#[utoipa::path(post, path = "/api/watches/{watch}/retry", operation_id = "retry_watch", tag = "watches",
     params(("watch" = String, Path)),
     responses((status = 200, body = RetriedOut), Problems))]
 pub(crate) async fn retry(
@@ -137,7 +118,7 @@ pub(crate) async fn retry(
 }
 
 /// Forget what a function was handed, so that it begins again.
-#[utoipa::path(post, path = "/api/watches/{watch}/reset", tag = "watches",
+#[utoipa::path(post, path = "/api/watches/{watch}/reset", operation_id = "reset_watch", tag = "watches",
     params(("watch" = String, Path)), request_body = ResetIn,
     responses((status = 204), Problems))]
 pub(crate) async fn reset(
@@ -147,6 +128,6 @@ pub(crate) async fn reset(
     Body(body): Body<ResetIn>,
 ) -> Answer<StatusCode> {
     let watch = find(&app, &name).await?;
-    app.db.store().reset_watch(&watch, body.from.into()).await?;
+    app.db.store().reset_watch(&watch, body.from).await?;
     Ok(StatusCode::NO_CONTENT)
 }

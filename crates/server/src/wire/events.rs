@@ -1,8 +1,7 @@
 //! Events and attempts.
 
-use changefeed::{Event, EventFilter, EventStatus, LoggedAttempt, LoggedEvent};
+use changefeed::{EventFilter, EventStatus, LoggedEvent};
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::problem::{Answer, Problem};
@@ -11,156 +10,9 @@ use crate::problem::{Answer, Problem};
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct EventList {
     /// Newest first.
-    pub(crate) events: Vec<EventOut>,
+    pub(crate) events: Vec<LoggedEvent>,
     /// What to ask with for the next page; none when there is none.
     pub(crate) before: Option<String>,
-}
-
-/// An event of the log.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct EventOut {
-    #[schema(format = Uuid)]
-    id: String,
-    /// Its place in the order of all changes of the database.
-    change_id: String,
-    trigger: String,
-    table: String,
-    /// `INSERT`, `UPDATE`, `DELETE` or `MANUAL`.
-    op: String,
-    /// The row before.
-    #[schema(value_type = serde_json::Value)]
-    old: Option<Box<RawValue>>,
-    /// The row after.
-    #[schema(value_type = serde_json::Value)]
-    new: Option<Box<RawValue>>,
-    /// What the writer said about itself.
-    #[schema(value_type = serde_json::Value)]
-    session_variables: Option<Box<RawValue>>,
-    /// The trace that the change belongs to.
-    #[schema(value_type = serde_json::Value)]
-    trace_context: Option<Box<RawValue>>,
-    created_at: String,
-    status: StatusText,
-    /// Attempts so far.
-    tries: u32,
-    /// Who delivers it at this moment.
-    locked_by: Option<String>,
-    /// When it is due again.
-    next_retry_at: Option<String>,
-}
-
-/// What became of an event.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum StatusText {
-    Pending,
-    Delivered,
-    Error,
-    Archived,
-}
-
-impl From<EventStatus> for StatusText {
-    fn from(status: EventStatus) -> Self {
-        match status {
-            EventStatus::Pending => StatusText::Pending,
-            EventStatus::Delivered => StatusText::Delivered,
-            EventStatus::Error => StatusText::Error,
-            EventStatus::Archived => StatusText::Archived,
-        }
-    }
-}
-
-impl From<StatusText> for EventStatus {
-    fn from(status: StatusText) -> Self {
-        match status {
-            StatusText::Pending => EventStatus::Pending,
-            StatusText::Delivered => EventStatus::Delivered,
-            StatusText::Error => EventStatus::Error,
-            StatusText::Archived => EventStatus::Archived,
-        }
-    }
-}
-
-impl From<LoggedEvent> for EventOut {
-    fn from(logged: LoggedEvent) -> Self {
-        let Event {
-            id,
-            change_id,
-            trigger,
-            table,
-            op,
-            old,
-            new,
-            session_variables,
-            trace_context,
-            created_at,
-        } = logged.event;
-        EventOut {
-            id: id.to_string(),
-            change_id: change_id.to_string(),
-            trigger: trigger.to_string(),
-            table: table.to_string(),
-            op: op.as_str().to_owned(),
-            old,
-            new,
-            session_variables,
-            trace_context,
-            created_at,
-            status: logged.status.into(),
-            tries: logged.tries,
-            locked_by: logged.locked_by,
-            next_retry_at: logged.next_retry_at,
-        }
-    }
-}
-
-/// An event with every attempt.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct EventDetail {
-    #[serde(flatten)]
-    pub(crate) event: EventOut,
-    /// Oldest first.
-    pub(crate) attempts: Vec<AttemptOut>,
-}
-
-/// One attempt to deliver an event.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct AttemptOut {
-    /// The how manieth of this event, from 1. A redelivery begins again.
-    number: u32,
-    /// `success`, `failure`, or `unknown` if it was cut off.
-    outcome: String,
-    /// The status that was answered.
-    status: Option<u16>,
-    /// What was sent, without secrets.
-    #[schema(value_type = serde_json::Value)]
-    request: Option<Box<RawValue>>,
-    /// What came back, cut at a limit.
-    #[schema(value_type = serde_json::Value)]
-    response: Option<Box<RawValue>>,
-    /// What went wrong, in one sentence.
-    error: Option<String>,
-    duration_ms: i64,
-    /// Whether its sender had lost the event by the time it was over.
-    late: bool,
-    created_at: String,
-}
-
-impl From<LoggedAttempt> for AttemptOut {
-    fn from(logged: LoggedAttempt) -> Self {
-        let attempt = logged.attempt;
-        AttemptOut {
-            number: attempt.number,
-            outcome: attempt.outcome.as_str().to_owned(),
-            status: attempt.status,
-            request: attempt.request,
-            response: attempt.response,
-            error: attempt.error,
-            duration_ms: attempt.duration_ms,
-            late: logged.late,
-            created_at: logged.created_at,
-        }
-    }
 }
 
 /// Which events to show.
@@ -173,7 +25,7 @@ pub(crate) struct EventsQuery {
     pub(crate) trigger: Option<String>,
     /// In this state.
     #[param(inline)]
-    pub(crate) status: Option<StatusText>,
+    pub(crate) status: Option<EventStatus>,
     /// Captured at or after this time.
     #[param(format = DateTime)]
     pub(crate) since: Option<String>,
@@ -202,7 +54,7 @@ pub(crate) struct RedeliverIn {
     #[schema(pattern = "^[A-Za-z][A-Za-z0-9_-]*$", max_length = 100)]
     pub(crate) trigger: Option<String>,
     #[serde(default)]
-    pub(crate) status: Option<StatusText>,
+    pub(crate) status: Option<EventStatus>,
     #[serde(default)]
     #[schema(format = DateTime)]
     pub(crate) since: Option<String>,
@@ -230,7 +82,7 @@ impl EventsQuery {
     pub(crate) fn filter(self) -> Answer<EventFilter> {
         Ok(EventFilter {
             trigger: self.trigger.map(|t| t.parse()).transpose()?,
-            status: self.status.map(EventStatus::from),
+            status: self.status,
             since: time(self.since)?,
             until: time(self.until)?,
             http_status: self.http_status,
@@ -250,7 +102,7 @@ impl RedeliverIn {
     pub(crate) fn filter(self) -> Answer<EventFilter> {
         let filter = EventFilter {
             trigger: self.trigger.map(|t| t.parse()).transpose()?,
-            status: self.status.map(EventStatus::from),
+            status: self.status,
             since: time(self.since)?,
             until: time(self.until)?,
             http_status: self.http_status,
@@ -288,7 +140,7 @@ pub(crate) struct CleanUpIn {
     #[serde(default)]
     #[schema(pattern = "^[A-Za-z][A-Za-z0-9_-]*$", max_length = 100)]
     pub(crate) trigger: Option<String>,
-    /// Also those that were given up.
+    /// Also dead letters.
     #[serde(default)]
     pub(crate) dead_letters: bool,
     /// Events in this step.
@@ -299,13 +151,4 @@ pub(crate) struct CleanUpIn {
 
 fn thousand() -> usize {
     1000
-}
-
-/// What was removed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct CleanedOut {
-    pub(crate) events: u64,
-    pub(crate) attempts: u64,
-    /// Whether there may be more.
-    pub(crate) more: bool,
 }

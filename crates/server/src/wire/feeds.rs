@@ -1,138 +1,13 @@
 //! Feeds, shards, consumers and pages.
 
-use changefeed::{Feed, ShardState, Source};
+use changefeed::{Consumer, Feed, Source};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 /// All feeds.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct FeedList {
-    pub(crate) feeds: Vec<FeedOut>,
-}
-
-/// A feed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct FeedOut {
-    /// The application's constant for this feed.
-    pub(crate) id: i16,
-    pub(crate) name: String,
-    pub(crate) comment: Option<String>,
-    /// Where the rows behind its changes are, if it was told.
-    pub(crate) source: Option<SourceOut>,
-    pub(crate) shards: Vec<ShardOut>,
-}
-
-/// A shard of a feed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ShardOut {
-    pub(crate) shard: i16,
-    /// Which sweeper numbers its changes.
-    pub(crate) sweep_group: i16,
-    /// Whether waiting readers are woken.
-    pub(crate) longpoll: bool,
-}
-
-/// Where the rows behind a feed's changes are.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum SourceOut {
-    /// A trigger on the table publishes every insert, update and delete.
-    Captured {
-        /// The table, as in SQL.
-        #[schema(min_length = 1)]
-        table: String,
-        /// The column that decides the shard.
-        #[serde(default)]
-        #[schema(min_length = 1)]
-        shard_by: Option<String>,
-    },
-    /// The application publishes by itself and keeps the `change_id` in a column of its table.
-    Joined {
-        /// The table, as in SQL.
-        #[schema(min_length = 1)]
-        table: String,
-        /// The column with the `change_id`.
-        #[serde(default = "change_id")]
-        #[schema(min_length = 1)]
-        change_id_column: String,
-        /// The column that decides the shard of a backfilled row.
-        #[serde(default)]
-        #[schema(min_length = 1)]
-        shard_by: Option<String>,
-    },
-    /// The application writes its rows in ULID transactions; the rows are the feed.
-    Ulid {
-        /// The feed of those transactions.
-        #[schema(format = Uuid)]
-        feed: String,
-        /// The table, as in SQL.
-        #[schema(min_length = 1)]
-        table: String,
-        /// The column with the shard.
-        #[schema(min_length = 1)]
-        shard_column: String,
-        /// The column with the ULID, 16 bytes.
-        #[schema(min_length = 1)]
-        ulid_column: String,
-    },
-    /// Event triggers write to it. Such feeds are made by event triggers.
-    Events,
-}
-
-fn change_id() -> String {
-    "change_id".to_owned()
-}
-
-impl From<&Source> for SourceOut {
-    fn from(source: &Source) -> Self {
-        match source.clone() {
-            Source::Captured { table, shard_by } => SourceOut::Captured {
-                table: table.to_string(),
-                shard_by,
-            },
-            Source::Joined {
-                table,
-                change_id_column,
-                shard_by,
-            } => SourceOut::Joined {
-                table: table.to_string(),
-                change_id_column,
-                shard_by,
-            },
-            Source::Ulid {
-                feed,
-                table,
-                shard_column,
-                ulid_column,
-            } => SourceOut::Ulid {
-                feed: feed.to_string(),
-                table: table.to_string(),
-                shard_column,
-                ulid_column,
-            },
-            Source::Events => SourceOut::Events,
-        }
-    }
-}
-
-impl From<&Feed> for FeedOut {
-    fn from(feed: &Feed) -> Self {
-        FeedOut {
-            id: feed.id.0,
-            name: feed.name.to_string(),
-            comment: feed.comment.clone(),
-            source: feed.source.as_ref().map(SourceOut::from),
-            shards: feed
-                .shards
-                .iter()
-                .map(|s| ShardOut {
-                    shard: s.shard.0,
-                    sweep_group: s.sweep_group.0,
-                    longpoll: s.longpoll,
-                })
-                .collect(),
-        }
-    }
+    pub(crate) feeds: Vec<Feed>,
 }
 
 /// A feed to be created.
@@ -160,91 +35,17 @@ pub(crate) struct NewFeedIn {
     #[schema(pattern = "^[0-9]{1,17}$")]
     pub(crate) start: Option<String>,
     #[serde(default)]
-    pub(crate) source: Option<SourceOut>,
+    pub(crate) source: Option<Source>,
 }
 
 fn one() -> i16 {
     1
 }
 
-/// A feed, the traffic of its shards, and its consumers.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct FeedDetail {
-    pub(crate) id: i16,
-    pub(crate) name: String,
-    pub(crate) comment: Option<String>,
-    pub(crate) source: Option<SourceOut>,
-    pub(crate) shards: Vec<ShardDetail>,
-    pub(crate) consumers: Vec<ConsumerOut>,
-}
-
-/// A shard and its traffic.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct ShardDetail {
-    pub(crate) shard: i16,
-    pub(crate) sweep_group: i16,
-    pub(crate) longpoll: bool,
-    /// The newest number given, or the newest ULID written.
-    pub(crate) last: String,
-    /// Changes that are committed and wait for their number. Counting stops at 100,000.
-    pub(crate) pending: i64,
-    /// Milliseconds since that number or ULID was given, or since the shard was created.
-    pub(crate) since_ms: i64,
-}
-
-impl ShardDetail {
-    pub(crate) fn new(state: &ShardState, longpoll: bool) -> Self {
-        ShardDetail {
-            shard: state.shard.0,
-            sweep_group: state.sweep_group.0,
-            longpoll,
-            last: state.last.to_string(),
-            pending: state.pending,
-            since_ms: state.since_ms,
-        }
-    }
-}
-
 /// All consumers.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ConsumerList {
-    pub(crate) consumers: Vec<ConsumerOut>,
-}
-
-/// A consumer's place in one shard, and how far behind it is.
-#[derive(Debug, Clone, Serialize, ToSchema)]
-pub struct ConsumerOut {
-    /// Its name.
-    pub name: String,
-    /// The feed.
-    pub feed: String,
-    /// The shard.
-    pub shard: i16,
-    /// The cursor of the last change it has read.
-    pub cursor: String,
-    /// Numbered changes that it has not read yet.
-    pub lag_changes: i64,
-    /// Milliseconds since the oldest of these got its number.
-    pub lag_ms: i64,
-    /// Whether what comes after the cursor was trimmed already.
-    pub expired: bool,
-    /// Milliseconds since the cursor was last stored.
-    pub idle_ms: i64,
-}
-
-impl From<changefeed::Consumer> for ConsumerOut {
-    fn from(c: changefeed::Consumer) -> Self {
-        ConsumerOut {
-            name: c.name.to_string(),
-            feed: c.feed.to_string(),
-            shard: c.shard.0,
-            cursor: c.cursor.to_string(),
-            lag_changes: c.lag_changes,
-            lag_ms: c.lag_ms,
-            expired: c.expired,
-            idle_ms: c.idle_ms,
-        }
-    }
+    pub(crate) consumers: Vec<Consumer>,
 }
 
 /// Where a consumer stands.
@@ -277,30 +78,6 @@ fn thousand() -> usize {
     1000
 }
 
-/// How far a backfill has come.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct BackfillOut {
-    /// Rows done in this step.
-    pub(crate) added: u64,
-    /// Rows done since the backfill began.
-    pub(crate) done: u64,
-    /// Rows in the table when it began.
-    pub(crate) total: u64,
-    /// Whether nothing is left.
-    pub(crate) finished: bool,
-}
-
-impl From<changefeed::Backfill> for BackfillOut {
-    fn from(b: changefeed::Backfill) -> Self {
-        BackfillOut {
-            added: b.added,
-            done: b.done,
-            total: b.total,
-            finished: b.finished,
-        }
-    }
-}
-
 /// What to trim.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -316,14 +93,6 @@ pub(crate) struct TrimIn {
 
 fn ten_thousand() -> usize {
     10_000
-}
-
-/// What a trim removed.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct TrimmedOut {
-    pub(crate) removed: u64,
-    /// Consumers (with their shard) that have not read yet and kept changes from being removed.
-    pub(crate) held_back_by: Vec<String>,
 }
 
 /// Which changes.

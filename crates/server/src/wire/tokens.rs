@@ -7,34 +7,7 @@ use utoipa::ToSchema;
 /// All tokens.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct TokenList {
-    pub(crate) tokens: Vec<TokenOut>,
-}
-
-/// A token, without its secret.
-#[derive(Debug, Serialize, ToSchema)]
-pub(crate) struct TokenOut {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) scopes: Vec<String>,
-    pub(crate) created_at: String,
-    pub(crate) expires_at: Option<String>,
-    /// Whether it has ended by itself.
-    pub(crate) expired: bool,
-    pub(crate) revoked_at: Option<String>,
-}
-
-impl From<AccessToken> for TokenOut {
-    fn from(token: AccessToken) -> Self {
-        TokenOut {
-            id: token.id.to_string(),
-            name: token.name,
-            scopes: token.scopes.iter().map(ToString::to_string).collect(),
-            created_at: token.created_at,
-            expires_at: token.expires_at,
-            expired: token.expired,
-            revoked_at: token.revoked_at,
-        }
-    }
+    pub(crate) tokens: Vec<AccessToken>,
 }
 
 /// A token to be created.

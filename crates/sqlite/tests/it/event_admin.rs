@@ -184,7 +184,7 @@ async fn the_log_is_filtered() {
         (
             EventFilter {
                 error: Some("answered".into()),
-                status: Some(EventStatus::Error),
+                status: Some(EventStatus::DeadLetter),
                 ..none()
             },
             1,
@@ -286,7 +286,7 @@ async fn many_events_are_delivered_again_and_cleaned_up_in_batches() {
         .unwrap();
     let dead = EventFilter {
         trigger: Some("all".parse().unwrap()),
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         ..EventFilter::default()
     };
     let again = Redelivery::Matching(dead.clone());

@@ -128,7 +128,7 @@ async fn failures_are_tried_again_or_given_up() {
     let dead = lab.log().await.remove(0);
     assert_eq!(
         (dead.status, dead.next_retry_at),
-        (EventStatus::Error, None)
+        (EventStatus::DeadLetter, None)
     );
     assert!(lab.claim(&trigger, 1).await.is_empty());
 }
@@ -221,7 +221,11 @@ async fn gone_for_good_pauses_the_trigger() {
     assert!(lab.claim(&trigger, 10).await.is_empty());
     let states = lab.store.trigger_states().await.unwrap();
     assert_eq!(
-        (states[0].pending, states[0].in_flight, states[0].dead),
+        (
+            states[0].pending,
+            states[0].in_flight,
+            states[0].dead_letters
+        ),
         (2, 0, 0)
     );
     assert!(states[0].overdue_ms.is_some());
@@ -287,7 +291,7 @@ async fn events_of_one_key_come_one_after_the_other() {
     );
     // A dead one that is delivered again comes first.
     let dead = EventFilter {
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         ..EventFilter::default()
     };
     let redelivered = lab

@@ -157,7 +157,7 @@ pub async fn promise_9_a_late_result_changes_nothing_and_is_logged(backend: Arc<
         after: Duration::from_secs(900),
     };
     for (zombie, owner, status) in [
-        (Verdict::Delivered, Verdict::GiveUp, EventStatus::Error),
+        (Verdict::Delivered, Verdict::GiveUp, EventStatus::DeadLetter),
         (Verdict::GiveUp, Verdict::Delivered, EventStatus::Delivered),
         (retry, Verdict::Delivered, EventStatus::Delivered),
         (Verdict::Delivered, retry, EventStatus::Pending),
@@ -326,14 +326,17 @@ pub async fn promise_8_what_follows_from_an_attempt(backend: Arc<dyn Backend>) {
             (EventStatus::Delivered, false),
             (EventStatus::Pending, true),
             (EventStatus::Pending, true),
-            (EventStatus::Error, false),
+            (EventStatus::DeadLetter, false),
         ]
     );
     let again = claim(&*store, &trigger, 10, "a", LEASE).await;
     assert_eq!(ids(&again), [held[2].event.change_id], "only what is due");
     assert_eq!(again[0].failed_before(), 1);
     let state = &store.trigger_states().await.unwrap()[0];
-    assert_eq!((state.pending, state.in_flight, state.dead), (2, 1, 1));
+    assert_eq!(
+        (state.pending, state.in_flight, state.dead_letters),
+        (2, 1, 1)
+    );
 }
 
 /// 410: the trigger is paused and says why, and its event waits with it.

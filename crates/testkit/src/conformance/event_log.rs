@@ -98,7 +98,7 @@ pub async fn the_log_can_be_filtered(backend: Arc<dyn Backend>) {
     for (status, expected) in [
         (EventStatus::Pending, vec![6, 5, 4, 3]),
         (EventStatus::Delivered, vec![1]),
-        (EventStatus::Error, vec![2]),
+        (EventStatus::DeadLetter, vec![2]),
         (EventStatus::Archived, vec![]),
     ] {
         assert_eq!(found(&*store, in_state(status)).await, expected);
@@ -305,7 +305,7 @@ pub async fn events_are_delivered_again_by_filter(backend: Arc<dyn Backend>) {
     assert_eq!(store.redeliver(&none, key()).await.unwrap(), 0);
     let dead = matching(EventFilter {
         trigger: Some("t".parse().unwrap()),
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         error: Some("answered 503".into()),
         ..EventFilter::default()
     });
@@ -448,7 +448,7 @@ pub async fn the_state_of_a_trigger_is_counted(backend: Arc<dyn Backend>) {
     let states = store.trigger_states().await.unwrap();
     let numbers: Vec<(&str, i64, i64, i64)> = states
         .iter()
-        .map(|s| (s.trigger.as_str(), s.pending, s.in_flight, s.dead))
+        .map(|s| (s.name.as_str(), s.pending, s.in_flight, s.dead_letters))
         .collect();
     assert_eq!(numbers, [("empty", 0, 0, 0), ("t", 4, 1, 1)]);
     assert!(states[0].overdue_ms.is_none());

@@ -157,7 +157,7 @@ pub async fn events_from_before_the_order_are_not_forgotten(backend: Arc<dyn Bac
     let one = Redelivery::Event(held[0].event.id);
     assert_eq!(store.redeliver(&one, key()).await.unwrap(), 1);
     let dead = Redelivery::Matching(EventFilter {
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         ..EventFilter::default()
     });
     assert_eq!(store.redeliver(&dead, key()).await.unwrap(), 1);
@@ -195,7 +195,7 @@ pub async fn promise_12_the_overall_limit_is_never_exceeded(backend: Arc<dyn Bac
                     let states = store.trigger_states().await.unwrap();
                     let state = states
                         .iter()
-                        .find(|s| s.trigger == trigger.definition.name)
+                        .find(|s| s.name == trigger.definition.name)
                         .unwrap();
                     assert!(
                         state.in_flight <= i64::from(LIMIT),

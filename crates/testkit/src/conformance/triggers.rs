@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use changefeed_core::{
     CleanUp, EventStatus, FeedBinding, Growth, Header, Kind, OrderBy, Retry, Setting, Severity,
-    Store, TableName, TriggerDefinition, TriggerName, Updates, Verdict,
+    Sink, Store, TableName, TriggerDefinition, TriggerName, Updates, Verdict, Webhook,
 };
 use serde_json::json;
 
@@ -34,12 +34,14 @@ fn full() -> TriggerDefinition {
         shard_by: Some("total".into()),
     });
     full.capture.manual = true;
-    full.delivery.webhook = Some(Setting::FromEnv("ORDERS_HOOK".into()));
-    full.delivery.headers = vec![Header {
-        name: "X-Key".into(),
-        value: Setting::FromEnv("ORDERS_KEY".into()),
-    }];
-    full.delivery.secrets_from_env = vec!["NEW".into(), "OLD".into()];
+    full.delivery.sink = Sink::Webhook(Webhook {
+        headers: vec![Header {
+            name: "X-Key".into(),
+            value: Setting::FromEnv("ORDERS_KEY".into()),
+        }],
+        secrets_from_env: vec!["NEW".into(), "OLD".into()],
+        ..Webhook::new(Setting::FromEnv("ORDERS_HOOK".into()))
+    });
     full.delivery.format = changefeed_core::Format::CloudeventsBinary;
     full.delivery.retry = Retry {
         num_retries: 7,

@@ -98,7 +98,7 @@ fn judge(
             assert!(seen.arrived > 0, "delivered, but never arrived: {}", told());
             account.delivered += 1;
         }
-        EventStatus::Error => {
+        EventStatus::DeadLetter => {
             let status = last.and_then(|a| a.attempt.status);
             let is_final = status.is_some_and(|s| retry.final_statuses.contains(&s));
             assert_eq!(successes, 0, "{}", told());
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_judge_knows_right_from_wrong() {
-        use EventStatus::{Delivered, Error, Pending};
+        use EventStatus::{DeadLetter, Delivered, Pending};
         use Outcome::{Failure, Success, Unknown};
         let (fine, failed, lost) = ((Success, false), (Failure, false), (Unknown, false));
         for (status, attempts, arrived) in [
@@ -232,8 +232,8 @@ mod tests {
             (Delivered, vec![failed, fine], 1),
             (Delivered, vec![lost, lost, failed, fine], 4),
             (Delivered, vec![(Failure, true), fine], 2),
-            (Error, vec![failed, failed], 0),
-            (Error, vec![lost, failed, failed], 3),
+            (DeadLetter, vec![failed, failed], 0),
+            (DeadLetter, vec![lost, failed, failed], 3),
         ] {
             assert!(
                 !objects(status, &attempts, arrived),
@@ -251,9 +251,9 @@ mod tests {
             (Delivered, vec![(Success, true)], 1),
             (Delivered, vec![fine, failed], 2),
             // Given up too early, too late, or in spite of a success.
-            (Error, vec![failed], 1),
-            (Error, vec![failed, failed, failed], 3),
-            (Error, vec![fine, failed, failed], 3),
+            (DeadLetter, vec![failed], 1),
+            (DeadLetter, vec![failed, failed, failed], 3),
+            (DeadLetter, vec![fine, failed, failed], 3),
         ] {
             assert!(
                 objects(status, &attempts, arrived),

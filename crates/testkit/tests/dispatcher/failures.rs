@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use changefeed_core::{EventStatus, LoggedAttempt, Outcome, Setting};
+use changefeed_core::{EventStatus, LoggedAttempt, Outcome, Sink};
 use changefeed_receiver::{Keep, Receiver, Reply};
 use changefeed_testkit::backend::{Backend, eventually_true};
 use changefeed_testkit::events::{NO_LEASE, attempts, claim, key, shown};
@@ -78,7 +78,7 @@ pub(crate) async fn promise_8_what_uses_up_its_retries_is_kept_as_a_dead_letter(
     stage.is_settled().await;
     let account = stage.account().await;
     assert_eq!((account.delivered, account.dead), (3, dead));
-    let letters = stage.in_state(EventStatus::Error).await;
+    let letters = stage.in_state(EventStatus::DeadLetter).await;
     for letter in &letters {
         let (_, attempts) = shown(&*stage.store, letter.event.id).await;
         assert_eq!(answered(&attempts).len(), 4, "{attempts:?}");
@@ -95,7 +95,7 @@ pub(crate) async fn promise_8_what_uses_up_its_retries_is_kept_as_a_dead_letter(
     // Mended, they are sent again.
     stage.receiver.rule(|_| None);
     let filter = changefeed_core::EventFilter {
-        status: Some(EventStatus::Error),
+        status: Some(EventStatus::DeadLetter),
         ..Default::default()
     };
     let again = changefeed_core::Redelivery::Matching(filter);
@@ -160,7 +160,7 @@ pub(crate) async fn a_final_status_ends_it_at_once(backend: Arc<dyn Backend>) {
     assert_eq!((totals.dead, totals.delivered, totals.retried), (2, 1, 1));
     let account = stage.account().await;
     assert_eq!((account.dead, account.delivered), (2, 1));
-    for letter in stage.in_state(EventStatus::Error).await {
+    for letter in stage.in_state(EventStatus::DeadLetter).await {
         assert_eq!(letter.tries, 1);
     }
 }
@@ -181,7 +181,7 @@ pub(crate) async fn a_receiver_that_is_gone_pauses_the_trigger_and_loses_nothing
     // Another trigger's event passes, so the dispatcher has looked.
     let mut other = stage.trigger.definition.clone();
     other.name = "other".parse().unwrap();
-    other.delivery.webhook = Some(Setting::Value(stage.receiver.url("/other")));
+    other.delivery.sink = Sink::webhook(stage.receiver.url("/other"));
     stage.store.create_trigger(&other, false).await.unwrap();
     stage.insert(6, 1).await;
     let requests = stage
@@ -239,7 +239,7 @@ pub(crate) async fn an_event_that_was_cut_off_too_often_is_given_up(backend: Arc
     stage.is_settled().await;
     work.stop().await;
     assert_eq!(stage.receiver.seen().requests, 0);
-    let letter = &stage.in_state(EventStatus::Error).await[0];
+    let letter = &stage.in_state(EventStatus::DeadLetter).await[0];
     let (_, attempts) = shown(&*stage.store, letter.event.id).await;
     assert_eq!(attempts.len(), 7);
     let error = attempts[6].attempt.error.as_deref().unwrap();

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use changefeed_core::{Event, EventStatus};
+use changefeed_core::{Event, EventStatus, Sink};
 use changefeed_engine::sinks::Handler;
 use changefeed_testkit::backend::Backend;
 use changefeed_testkit::events::{row, shown};
@@ -13,7 +13,7 @@ use crate::stage::Stage;
 
 /// The same events, with the same log.
 pub(crate) async fn an_event_goes_to_a_function(backend: Arc<dyn Backend>) {
-    let stage = Stage::new(backend, |d| d.delivery.webhook = None).await;
+    let stage = Stage::new(backend, |d| d.delivery.sink = Sink::InProcess).await;
     let seen: Arc<Mutex<Vec<Event>>> = Arc::default();
     let handler = Handler::new(stage.trigger.definition.name.clone(), {
         let seen = seen.clone();
@@ -49,7 +49,7 @@ pub(crate) async fn a_function_that_fails_panics_or_hangs_is_tried_again(
     backend: Arc<dyn Backend>,
 ) {
     let stage = Stage::new(backend, |d| {
-        d.delivery.webhook = None;
+        d.delivery.sink = Sink::InProcess;
         d.delivery.retry.num_retries = 3;
         d.delivery.retry.timeout = Duration::from_millis(200);
     })

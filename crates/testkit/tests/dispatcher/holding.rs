@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed_core::{EventStatus, Setting};
+use changefeed_core::{EventStatus, Sink};
 use changefeed_receiver::{Receiver, Reply};
 use changefeed_testkit::backend::{Backend, eventually_true};
 use changefeed_testkit::events::{LEASE, attempts, claim};
@@ -188,7 +188,7 @@ pub(crate) async fn a_pause_holds_back_what_was_taken_already(backend: Arc<dyn B
     let marker = Receiver::start().await.unwrap();
     let mut other = stage.trigger.definition.clone();
     other.name = "marker".parse().unwrap();
-    other.delivery.webhook = Some(Setting::Value(marker.url("/")));
+    other.delivery.sink = Sink::webhook(marker.url("/"));
     stage.store.create_trigger(&other, false).await.unwrap();
     stage.insert(1000, 1).await;
     marker.wait_for(1).await.unwrap();
@@ -224,7 +224,7 @@ pub(crate) async fn what_is_no_longer_served_here_is_given_back(backend: Arc<dyn
         .await
         .unwrap();
     let mut handled = stage.trigger.definition.clone();
-    handled.delivery.webhook = None;
+    handled.delivery.sink = Sink::InProcess;
     let trigger = stage.store.create_trigger(&handled, true).await.unwrap();
     let mut mine = 0;
     let unsent = 120 - usize::try_from(stage.receiver.seen().requests).unwrap();
@@ -276,10 +276,10 @@ pub(crate) async fn a_new_trigger_is_served_without_a_restart(backend: Arc<dyn B
     stage.receiver.wait_for(1).await.unwrap();
     let mut another = stage.trigger.definition.clone();
     another.name = "another".parse().unwrap();
-    another.delivery.webhook = Some(Setting::Value(stage.receiver.url("/another")));
+    another.delivery.sink = Sink::webhook(stage.receiver.url("/another"));
     stage.store.create_trigger(&another, false).await.unwrap();
     let mut moved = stage.trigger.definition.clone();
-    moved.delivery.webhook = Some(Setting::Value(stage.receiver.url("/moved")));
+    moved.delivery.sink = Sink::webhook(stage.receiver.url("/moved"));
     stage.store.create_trigger(&moved, true).await.unwrap();
     eventually_true("both are served as they are defined now", async || {
         stage.insert(fastrand::usize(10..1_000_000_000), 1).await;

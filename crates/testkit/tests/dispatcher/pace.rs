@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use changefeed_core::{EventStatus, Growth, Setting};
+use changefeed_core::{EventStatus, Growth, Sink};
 use changefeed_receiver::Reply;
 use changefeed_testkit::backend::{Backend, eventually_true};
 
@@ -124,7 +124,7 @@ pub(crate) async fn a_slow_webhook_does_not_hold_up_another(backend: Arc<dyn Bac
     let stage = Stage::new(backend, |_| {}).await;
     let mut quick = stage.trigger.definition.clone();
     quick.name = "quick".parse().unwrap();
-    quick.delivery.webhook = Some(Setting::Value(stage.receiver.url("/quick")));
+    quick.delivery.sink = Sink::webhook(stage.receiver.url("/quick"));
     stage.store.create_trigger(&quick, false).await.unwrap();
     stage
         .receiver

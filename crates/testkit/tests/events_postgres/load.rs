@@ -139,7 +139,7 @@ fn no_deadlocks_between_all_who_work_on_the_log() {
                     match work {
                         "redeliver" => {
                             let dead = EventFilter {
-                                status: Some(EventStatus::Error),
+                                status: Some(EventStatus::DeadLetter),
                                 ..EventFilter::default()
                             };
                             store

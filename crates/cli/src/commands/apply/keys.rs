@@ -1,23 +1,21 @@
 //! Definitions in the words of the file, for plans.
 
-use std::time::Duration;
-
 use changefeed::{
-    Feed, Growth, Header, NewFeed, OrderBy, Setting, Source, TriggerDefinition, Updates,
+    Capture, Delivery, Feed, NewFeed, Sink, Source, TableName, TriggerDefinition, Updates,
     WatchDefinition, WatchFrom, WatchSpec, without_secrets,
 };
 use serde::Serialize;
 use toml::Value;
 
-use super::wanted::delivery_to;
+use crate::config::EXAMPLE;
 
 /// The keys that a definition has, but for those with their defaults, in the order of the reference.
-pub(super) type Keys = Vec<(&'static str, Value)>;
+pub(super) type Keys = Vec<(String, Value)>;
 
 /// What is different about a key.
 #[derive(Debug, Serialize)]
 pub(super) struct Difference {
-    pub(super) key: &'static str,
+    pub(super) key: String,
     pub(super) from: Option<Value>,
     pub(super) to: Option<Value>,
 }
@@ -28,17 +26,15 @@ pub(super) fn differences(from: &Keys, to: &Keys) -> Vec<Difference> {
         let found = keys.iter().find(|(k, _)| *k == key);
         found.map(|(_, value)| value.clone())
     };
-    let mut keys: Vec<&'static str> = to.iter().map(|(key, _)| *key).collect();
-    keys.extend(from.iter().map(|(key, _)| *key));
-    let mut seen = Vec::new();
+    let mut keys: Vec<&String> = to.iter().map(|(key, _)| key).collect();
+    keys.extend(from.iter().map(|(key, _)| key).filter(|key| {
+        let new = |(k, _): &(String, Value)| k == *key;
+        !to.iter().any(new)
+    }));
     keys.into_iter()
-        .filter(|key| {
-            let new = !seen.contains(key);
-            seen.push(*key);
-            new
-        })
         .filter_map(|key| {
             let (from, to) = (value(from, key), value(to, key));
+            let key = key.clone();
             (from != to).then_some(Difference { key, from, to })
         })
         .collect()
@@ -50,7 +46,7 @@ struct Writer(Keys);
 
 impl Writer {
     fn value(&mut self, key: &'static str, value: impl Into<Value>) {
-        self.0.push((key, value.into()));
+        self.0.push((key.to_owned(), value.into()));
     }
 
     fn some(&mut self, key: &'static str, value: Option<impl Into<Value>>) {
@@ -59,21 +55,9 @@ impl Writer {
         }
     }
 
-    fn flag(&mut self, key: &'static str, set: bool) {
-        if set {
-            self.value(key, true);
-        }
-    }
-
     fn other<T: PartialEq + Into<Value>>(&mut self, key: &'static str, value: T, default: T) {
         if value != default {
             self.value(key, value);
-        }
-    }
-
-    fn time(&mut self, key: &'static str, time: Duration, default: Duration) {
-        if time != default {
-            self.value(key, humantime::format_duration(time).to_string());
         }
     }
 }
@@ -143,128 +127,72 @@ fn source(writer: &mut Writer, source: Option<&Source>) {
     }
 }
 
-/// An event trigger.
+/// An event trigger, without its secrets.
 pub(super) fn trigger(definition: &TriggerDefinition) -> Keys {
-    let (capture, delivery) = (&definition.capture, &definition.delivery);
-    let mut writer = Writer::default();
-    writer.value("table", definition.table.to_string());
+    let mut shown = definition.clone();
+    shown.delivery.sink = without_secrets(&shown.delivery.sink);
+    let plain = TriggerDefinition {
+        name: shown.name.clone(),
+        table: shown.table.clone(),
+        capture: Capture::default(),
+        delivery: Delivery::default(),
+    };
+    let capture = &shown.capture;
     let everything = capture.insert && capture.update == Updates::Any && capture.delete;
-    if !everything || capture.manual {
-        writer.flag("insert", capture.insert);
-        match &capture.update {
-            Updates::Ignored => {}
-            Updates::Any => writer.value("update", true),
-            Updates::Of(columns) => writer.value("update", columns.clone()),
+    let mut keys = object(&shown);
+    if everything && !capture.manual {
+        for key in ["insert", "update", "delete"] {
+            keys.remove(key);
         }
-        writer.flag("delete", capture.delete);
     }
-    writer.flag("manual", capture.manual);
-    writer.flag("not_for_replication", capture.not_for_replication);
-    writer.some("payload", capture.payload.clone());
-    writer.some("when", capture.condition.as_deref());
-    match &delivery.webhook {
-        Some(webhook) => writer.value("webhook", setting(webhook)),
-        None => writer.value("in_process", true),
-    }
-    if !delivery.headers.is_empty() {
-        let headers = delivery.headers.iter();
-        let pair = |Header { name, value }: &Header| (name.clone(), setting(value));
-        writer.value("header", Value::Table(headers.map(pair).collect()));
-    }
-    if !delivery.secrets_from_env.is_empty() {
-        let variables = delivery.secrets_from_env.iter();
-        let secrets: Vec<Value> = variables.map(|v| variable(v)).collect();
-        writer.value("secret", secrets);
-    }
-    if delivery.format != changefeed::Format::default() {
-        // As it is written where definitions are kept.
-        let format = serde_json::to_value(delivery.format);
-        writer.some("format", format.ok().as_ref().and_then(|f| f.as_str()));
-    }
-    let (retry, default) = (&delivery.retry, changefeed::Retry::default());
-    writer.other("retries", i64::from(retry.num_retries), 0);
-    writer.time("interval", retry.interval, default.interval);
-    writer.time("timeout", retry.timeout, default.timeout);
-    if let Growth::Exponential { cap } = retry.growth {
-        writer.time("backoff", cap, Duration::MAX);
-    }
-    if !retry.final_statuses.is_empty() {
-        let statuses: Vec<Value> = retry
-            .final_statuses
-            .iter()
-            .map(|s| Value::Integer(i64::from(*s)))
-            .collect();
-        writer.value("final_status", statuses);
-    }
-    writer.time(
-        "max_retry_after",
-        retry.max_retry_after,
-        default.max_retry_after,
-    );
-    writer.some("concurrency", delivery.concurrency.map(i64::from));
-    let overall = delivery.concurrency_overall.map(i64::from);
-    writer.some("concurrency_overall", overall);
-    match &capture.order_by {
-        None => {}
-        Some(OrderBy::Key) => writer.value("in_order", true),
-        Some(OrderBy::Column(column)) => writer.value("in_order", column.as_str()),
-    }
-    if let Some(binding) = &capture.feed {
-        writer.value("feed", binding.feed.as_str());
-        writer.some("shard_by", binding.shard_by.as_deref());
-    }
-    if let Some(clean_up) = &delivery.clean_up {
-        writer.time("clean_up_after", clean_up.after, Duration::MAX);
-        writer.flag("clean_up_dead_letters", clean_up.dead_letters);
-    }
-    writer.0
+    written(keys, &object(&plain), &shown.table)
 }
 
-fn setting(setting: &Setting) -> Value {
-    match setting {
-        Setting::Value(text) => Value::String(text.clone()),
-        Setting::FromEnv(name) => variable(name),
+/// A watch and its table, without its secrets. One that a program of its own runs has only a table.
+pub(super) fn watch(table: &TableName, definition: Option<&WatchDefinition>) -> Keys {
+    let Some(definition) = definition else {
+        return written(Object::new(), &Object::new(), table);
+    };
+    let mut shown = definition.clone();
+    shown.sink = without_secrets(&shown.sink);
+    let mut keys = object(&shown);
+    if shown.settings.renewal == shown.settings.lease / 4 {
+        keys.remove("renewal");
     }
-}
-
-fn variable(name: &str) -> Value {
-    Value::Table(
-        [("env".to_owned(), Value::String(name.to_owned()))]
-            .into_iter()
-            .collect(),
-    )
+    let plain = WatchDefinition::new(Sink::InProcess);
+    written(keys, &object(&plain), table)
 }
 
 /// A watch that is to be created: where it begins matters only now.
 pub(super) fn new_watch(new: &WatchSpec, mut keys: Keys) -> Keys {
     if new.from == WatchFrom::Beginning {
-        keys.push(("from", "beginning".into()));
+        keys.push(("from".to_owned(), "beginning".into()));
     }
     keys
 }
 
-/// A watch and its table.
-pub(super) fn watch(table: &str, definition: &WatchDefinition) -> Keys {
-    let mut writer = Writer::default();
-    writer.value("table", table);
-    writer.some("exec", definition.exec.as_deref());
-    let delivery = without_secrets(&delivery_to(definition.webhook.clone()));
-    writer.some("webhook", delivery.webhook.as_ref().map(setting));
-    writer.some("secret", definition.secret_env.as_deref().map(variable));
-    let per_worker = definition.max_changes_per_worker.map(i64::from);
-    writer.some("max_changes_per_worker", per_worker);
-    writer.flag("with_version", definition.with_version);
-    writer.flag("with_columns", definition.with_columns);
-    let (settings, default) = (definition.settings(), changefeed::WatchSettings::default());
-    let rows = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    writer.other("batch", rows(settings.batch), rows(default.batch));
-    writer.time("interval", settings.interval, default.interval);
-    writer.time("lease", settings.lease, default.lease);
-    writer.time("renewal", settings.renewal, settings.lease / 4);
-    writer.other(
-        "attempts",
-        i64::from(settings.attempts),
-        i64::from(default.attempts),
-    );
-    writer.0
+type Object = serde_json::Map<String, serde_json::Value>;
+
+/// A definition in its one form.
+fn object(definition: &impl Serialize) -> Object {
+    match serde_json::to_value(definition) {
+        Ok(serde_json::Value::Object(object)) => object,
+        _ => Object::new(),
+    }
+}
+
+/// The keys that do not have their defaults, in the order of the reference.
+fn written(keys: Object, plain: &Object, table: &TableName) -> Keys {
+    let mut all: Keys = keys
+        .into_iter()
+        .filter(|(key, value)| {
+            // Where it goes has no default, and a name is none of its keys.
+            let always = key == "in_process";
+            !matches!(key.as_str(), "name" | "table") && (always || plain.get(key) != Some(value))
+        })
+        .filter_map(|(key, value)| Some((key, Value::try_from(value).ok()?)))
+        .collect();
+    all.sort_by_key(|(key, _)| EXAMPLE.find(&format!("\n#{key} =")));
+    all.insert(0, ("table".to_owned(), Value::String(table.to_string())));
+    all
 }

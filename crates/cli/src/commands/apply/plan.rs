@@ -1,8 +1,8 @@
 //! What has to be done so that a database has what a file says.
 
 use changefeed::{
-    Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Step,
-    TriggerDefinition, Watch, WatchDefinition, WatchSpec, without_secrets,
+    Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Sink, Step,
+    TriggerDefinition, Watch, WatchSpec,
 };
 use serde::Serialize;
 
@@ -222,14 +222,14 @@ fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
     let mut changes = differences(&keys::feed(there, new), &keys::new_feed(new));
     if fold == Fold::Keep {
         // The database finds tables and columns without regard to case, and so do we.
-        changes.retain(|c| !(names_something(c.key) && same_but_for_case(c)));
+        changes.retain(|c| !(names_something(&c.key) && same_but_for_case(c)));
     }
     if changes.is_empty() {
         return None;
     }
     let fixed: Vec<&str> = changes
         .iter()
-        .map(|c| c.key)
+        .map(|c| c.key.as_str())
         .filter(|key| !matches!(*key, "comment" | "sweep_group"))
         .collect();
     if !fixed.is_empty() {
@@ -283,28 +283,23 @@ fn put_trigger(
     if same && turned.is_none() {
         return None;
     }
-    let shown = |definition: &TriggerDefinition| {
-        keys::trigger(&TriggerDefinition {
-            delivery: without_secrets(&definition.delivery),
-            ..definition.clone()
-        })
-    };
-    let mut changes = differences(&old.map_or_else(Keys::new, shown), &shown(new));
+    let before = old.map_or_else(Keys::new, keys::trigger);
+    let mut changes = differences(&before, &keys::trigger(new));
     if changes.is_empty() {
-        let granted = old.map(|d| &d.delivery.granted_env);
-        changes.extend(newly_granted(granted, &new.delivery.granted_env));
+        let before = old.map(|d| &d.delivery.sink);
+        changes.extend(newly_granted(before, &new.delivery.sink));
     }
     if !same && changes.is_empty() {
         // Only values that are not shown are different.
         changes.push(Difference {
-            key: "webhook or header",
+            key: "webhook or header".to_owned(),
             from: None,
             to: None,
         });
     }
     if let Some(paused) = turned {
         changes.push(Difference {
-            key: "paused",
+            key: "paused".to_owned(),
             from: there.map(|_| is_paused.into()),
             to: Some(paused.into()),
         });
@@ -326,34 +321,35 @@ fn put_trigger(
 
 /// Variables that become granted because the file names them; a definition that came over HTTP has
 /// only named them.
-fn newly_granted(before: Option<&Vec<String>>, after: &Vec<String>) -> Option<Difference> {
-    let before = before.filter(|before| *before != after)?;
-    let list = |names: &Vec<String>| (!names.is_empty()).then(|| names.clone().into());
+fn newly_granted(before: Option<&Sink>, after: &Sink) -> Option<Difference> {
+    let granted = |sink: &Sink| sink.as_webhook().map(|w| w.granted_env.clone());
+    let (before, after) = (granted(before?)?, granted(after)?);
+    if before == after {
+        return None;
+    }
+    let list = |names: Vec<String>| (!names.is_empty()).then(|| names.into());
     Some(Difference {
-        key: "granted variables",
+        key: "granted variables".to_owned(),
         from: list(before),
         to: list(after),
     })
 }
 
 fn put_watch(there: Option<&Watch>, new: &WatchSpec) -> Option<Entry> {
-    let wanted = new.definition.clone().unwrap_or_default();
-    let after = keys::watch(&new.table.to_string(), &wanted);
+    let after = keys::watch(&new.table, new.definition.as_ref());
     let put = Step::PutWatch(new.clone());
     let Some(there) = there else {
         let changes = differences(&Keys::new(), &keys::new_watch(new, after));
         let entry = Entry::new(Action::Create, "watch", &new.name).changes(changes);
         return Some(entry.step(put));
     };
-    let before = match &there.definition {
-        Some(definition) => keys::watch(&there.table.to_string(), definition),
-        // A function that runs elsewhere has none.
-        None => keys::watch(&there.table.to_string(), &WatchDefinition::default()),
-    };
+    let before = keys::watch(&there.table, there.definition.as_ref());
     let mut changes = differences(&before, &after);
     if changes.is_empty() {
-        let granted = there.definition.as_ref().map(|d| &d.granted_env);
-        changes.extend(newly_granted(granted, &wanted.granted_env));
+        let before = there.definition.as_ref().map(|d| &d.sink);
+        if let Some(wanted) = &new.definition {
+            changes.extend(newly_granted(before, &wanted.sink));
+        }
     }
     if changes.is_empty() {
         return None;

@@ -1,7 +1,7 @@
 //! What a file defines, as this database would have it.
 
 use changefeed::{
-    CHANGES_PER_WORKER, Changefeed, Delivery, Error, FeedName, NewFeed, Result, Setting, Source,
+    CHANGES_PER_WORKER, Changefeed, Error, FeedName, NewFeed, Result, Setting, Sink, Source,
     TableName, TriggerDefinition, WatchSpec, WebhookTarget, without_secrets,
 };
 
@@ -37,14 +37,15 @@ impl Wanted {
             let paused = config.paused.get(written.value.name.as_str()).copied();
             let trigger = trigger_of(db, trigger::definition(db, written.value)).await;
             let trigger = trigger.map_err(|e| written.place.of(e))?;
-            refuse_secrets(&trigger.delivery, &written.place)?;
+            refuse_secrets(&trigger.delivery.sink, &written.place)?;
             wanted.triggers.push((trigger, paused));
         }
         for written in config.watches {
             let watch = watch_of(db, watch::spec(db, written.value)).await;
             let watch = watch.map_err(|e| written.place.of(e))?;
-            let webhook = watch.definition.as_ref().and_then(|d| d.webhook.clone());
-            refuse_secrets(&delivery_to(webhook), &written.place)?;
+            if let Some(definition) = &watch.definition {
+                refuse_secrets(&definition.sink, &written.place)?;
+            }
             wanted.watches.push(watch);
         }
         Ok(wanted)
@@ -61,14 +62,6 @@ pub(super) fn taken(place: &Place, new: &NewFeed, other: &FeedName) -> Error {
     place
         .error(what)
         .advise("give it another id, or none for the next that is free")
-}
-
-/// A delivery of which nothing is known but the address.
-pub(super) fn delivery_to(webhook: Option<String>) -> Delivery {
-    Delivery {
-        webhook: webhook.map(Setting::Value),
-        ..Delivery::default()
-    }
 }
 
 async fn find(db: &Changefeed, table: &mut TableName) -> Result<()> {
@@ -97,7 +90,7 @@ async fn trigger_of(
     let mut definition = definition?;
     definition.validate()?;
     let whose = format!("trigger '{}'", definition.name);
-    WebhookTarget::check(&whose, &definition.delivery)?;
+    WebhookTarget::check(&whose, &definition.delivery.sink)?;
     find(db, &mut definition.table).await?;
     Ok(definition)
 }
@@ -113,9 +106,12 @@ async fn watch_of(db: &Changefeed, spec: Result<WatchSpec>) -> Result<WatchSpec>
 }
 
 /// Files are shown around and kept in repositories, so nothing that looks like a secret may be in one.
-fn refuse_secrets(delivery: &Delivery, place: &Place) -> Result<()> {
-    let shown = without_secrets(delivery);
-    for (header, shown) in delivery.headers.iter().zip(&shown.headers) {
+fn refuse_secrets(sink: &Sink, place: &Place) -> Result<()> {
+    let shown = without_secrets(sink);
+    let (Some(webhook), Some(shown)) = (sink.as_webhook(), shown.as_webhook()) else {
+        return Ok(());
+    };
+    for (header, shown) in webhook.headers.iter().zip(&shown.headers) {
         if header.value != shown.value {
             return Err(place.error(format!(
                 "the header '{0}' looks like a secret, which is not written in this file: write \
@@ -124,13 +120,13 @@ fn refuse_secrets(delivery: &Delivery, place: &Place) -> Result<()> {
             )));
         }
     }
-    let hides = |setting: &Option<Setting>| match setting {
-        Some(Setting::Value(url)) => url.contains("***"),
-        _ => false,
+    let hides = |setting: &Setting| match setting {
+        Setting::Value(url) => url.contains("***"),
+        Setting::FromEnv(_) => false,
     };
-    if hides(&shown.webhook) && !hides(&delivery.webhook) {
+    if hides(&shown.url) && !hides(&webhook.url) {
         return Err(place.error(
-            "the webhook's URL holds a secret, which is not written in this file: a trigger takes \
+            "the webhook's URL holds a secret, which is not written in this file: write \
              webhook = { env = \"NAME\" }",
         ));
     }

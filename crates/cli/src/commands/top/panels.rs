@@ -1,6 +1,6 @@
 //! What is shown, as tables of texts.
 
-use changefeed_server::{FeedStatus, Status};
+use changefeed::view::{FeedStatus, Status};
 
 use crate::output::human_ms;
 
@@ -89,20 +89,20 @@ const FEEDS: &str = "FEEDS";
 fn feeds(status: &Status) -> Panel {
     let shards = |feed: &FeedStatus| -> Vec<Vec<Cell>> {
         if let Some(error) = &feed.error {
-            let name = plain(&feed.feed);
+            let name = plain(feed.name.as_str());
             return vec![vec![name, bad(error), quiet(""), quiet(""), quiet("")]];
         }
         let rows = feed.shards.iter().map(|shard| {
             vec![
-                plain(format!("{}/{}", feed.feed, shard.shard)),
+                plain(format!("{}/{}", feed.name, shard.state.shard)),
                 plain(rate(shard.rate)),
-                plain(shard.pending.to_string()),
+                plain(shard.state.pending.to_string()),
                 // A moment of waiting is how it works.
                 match shard.lag_ms {
                     lag if lag >= 5_000 => bad(human_ms(lag)),
                     lag => plain(human_ms(lag)),
                 },
-                ago(shard.since_ms),
+                ago(shard.state.since_ms),
             ]
         });
         rows.collect()
@@ -117,7 +117,7 @@ fn feeds(status: &Status) -> Panel {
 fn consumers(status: &Status) -> Panel {
     let rows = status.consumers.iter().map(|c| {
         vec![
-            plain(&c.name),
+            plain(c.name.as_str()),
             plain(format!("{}/{}", c.feed, c.shard)),
             match c.expired {
                 true => bad("expired"),
@@ -138,18 +138,18 @@ fn triggers(status: &Status) -> Panel {
     let rows = status.triggers.iter().map(|t| {
         vec![
             match &t.paused {
-                Some(_) => bad(format!("{} (paused)", t.trigger)),
-                None => plain(&t.trigger),
+                Some(_) => bad(format!("{} (paused)", t.state.name)),
+                None => plain(t.state.name.as_str()),
             },
             plain(rate(t.success_rate)),
             match t.failure_rate {
                 Some(failing) if failing > 0.0 => bad(rate(t.failure_rate)),
                 _ => plain(rate(t.failure_rate)),
             },
-            plain(t.pending.to_string()),
-            plain(t.in_flight.to_string()),
-            bad_unless_0(t.dead),
-            match t.overdue_ms {
+            plain(t.state.pending.to_string()),
+            plain(t.state.in_flight.to_string()),
+            bad_unless_0(t.state.dead_letters),
+            match t.state.overdue_ms {
                 Some(overdue) if overdue >= 60_000 => bad(human_ms(overdue)),
                 Some(overdue) => plain(human_ms(overdue)),
                 None => quiet("-"),
@@ -163,7 +163,7 @@ fn triggers(status: &Status) -> Panel {
             "FAILED/s",
             "PENDING",
             "IN FLIGHT",
-            "DEAD",
+            "DEAD LETTERS",
             "OVERDUE",
         ],
         rows: rows.collect(),
@@ -173,12 +173,15 @@ fn triggers(status: &Status) -> Panel {
 fn watches(status: &Status) -> Panel {
     let rows = status.watches.iter().map(|w| {
         vec![
-            plain(format!("{} of {}", w.watch, w.table)),
-            plain(w.unprocessed.to_string()),
-            plain(w.leased.to_string()),
-            bad_unless_0(w.parked),
-            plain(w.suggested_workers.to_string()),
-            match w.idle_ms {
+            plain(format!(
+                "{} of {}",
+                w.status.watch.name, w.status.watch.table
+            )),
+            plain(w.status.unprocessed.to_string()),
+            plain(w.status.leased.to_string()),
+            bad_unless_0(w.status.parked),
+            plain(w.status.suggested_workers.to_string()),
+            match w.status.idle_ms {
                 Some(idle) => ago(idle),
                 None => quiet("never"),
             },
@@ -194,14 +197,14 @@ fn watches(status: &Status) -> Panel {
 fn instances(status: &Status) -> Panel {
     let rows = status.instances.iter().map(|i| {
         vec![
-            plain(&i.name),
-            plain(i.roles.join(" ")),
+            plain(&i.instance.name),
+            plain(i.instance.roles.join(" ")),
             plain(match i.leases.is_empty() {
                 true => "-".to_owned(),
                 false => i.leases.join(" "),
             }),
-            ago(i.up_ms),
-            match i.seen_ms {
+            ago(i.instance.up_ms),
+            match i.instance.seen_ms {
                 late if late > 15_000 => bad(human_ms(late)),
                 seen => ago(seen),
             },

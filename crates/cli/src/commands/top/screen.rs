@@ -1,7 +1,7 @@
 //! Panels on a screen of any size: each gets what it needs if there is room, and otherwise the one
 //! that was chosen gets more.
 
-use changefeed_server::Status;
+use changefeed::view::Status;
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Alignment, Constraint, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -133,8 +133,13 @@ impl<'a> Screen<'a> {
         }
         let rates: Vec<f64> = self.status.feeds.iter().filter_map(|f| f.rate).collect();
         let total = (!rates.is_empty()).then(|| rates.iter().sum());
-        let dead: i64 = self.status.triggers.iter().map(|t| t.dead).sum();
-        let parked: i64 = self.status.watches.iter().map(|w| w.parked).sum();
+        let dead: i64 = self
+            .status
+            .triggers
+            .iter()
+            .map(|t| t.state.dead_letters)
+            .sum();
+        let parked: i64 = self.status.watches.iter().map(|w| w.status.parked).sum();
         // The time of the day, to the second.
         let looked = match self.status.sampled_at.as_deref() {
             Some(at) => at.get(11..19).unwrap_or(at),

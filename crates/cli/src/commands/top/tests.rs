@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use changefeed::view::Status;
 use changefeed::{
-    Announcement, Capture, Delivery, NewFeed, Source, TableName, Tallies, TriggerDefinition,
-    WatchDefinition, WatchSpec,
+    Announcement, Capture, Delivery, Incident, NewFeed, ShardId, Sink, Source, TableName, Tallies,
+    TriggerDefinition, WatchDefinition, WatchSpec,
 };
-use changefeed_server::{IncidentOut, Looks, Status};
+use changefeed_server::Looks;
 use changefeed_testkit::backend::{Backend, SqliteBackend};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -52,13 +53,8 @@ async fn seen() -> Status {
         let trigger = store.create_trigger(&definition, false).await.unwrap();
         store.pause_trigger(&trigger, paused).await.unwrap();
     }
-    let spec = WatchSpec {
-        definition: Some(WatchDefinition {
-            exec: Some("cat".to_owned()),
-            ..WatchDefinition::default()
-        }),
-        ..WatchSpec::new("index".parse().unwrap(), table)
-    };
+    let cat = WatchDefinition::new(Sink::Exec("cat".to_owned()));
+    let spec = WatchSpec::served("index".parse().unwrap(), table, cat);
     store.open_watch(&spec).await.unwrap();
     let announcement = Announcement {
         name: "host/4711/18c2".to_owned(),
@@ -90,21 +86,21 @@ fn still(mut status: Status) -> Status {
     for feed in &mut status.feeds {
         feed.rate = Some(12.34);
         for shard in &mut feed.shards {
-            (shard.rate, shard.since_ms) = (Some(6.17), 1500);
+            (shard.rate, shard.state.since_ms) = (Some(6.17), 1500);
         }
     }
     for consumer in &mut status.consumers {
         (consumer.lag_ms, consumer.idle_ms) = (61_000, 250);
     }
     for trigger in &mut status.triggers {
-        trigger.overdue_ms = trigger.overdue_ms.map(|_| 40);
+        trigger.state.overdue_ms = trigger.state.overdue_ms.map(|_| 40);
         (trigger.success_rate, trigger.failure_rate) = (Some(0.0), Some(250.4));
     }
     for instance in &mut status.instances {
-        (instance.up_ms, instance.seen_ms) = (90_000_000, 1000);
+        (instance.instance.up_ms, instance.instance.seen_ms) = (90_000_000, 1000);
     }
     for watch in &mut status.watches {
-        watch.idle_ms = watch.idle_ms.map(|_| 20);
+        watch.status.idle_ms = watch.status.idle_ms.map(|_| 20);
     }
     status
 }
@@ -127,13 +123,14 @@ fn a_database_at_a_glance() {
         // More than there is room for: the chosen panel gets more of it, and can be scrolled.
         let shard = status.feeds[0].shards[0].clone();
         status.feeds[0].shards = (0..50)
-            .map(|number| changefeed_server::ShardStatus {
-                shard: number,
-                ..shard.clone()
+            .map(|number| {
+                let mut shard = shard.clone();
+                shard.state.shard = ShardId(number);
+                shard
             })
             .collect();
-        status.incidents = vec![IncidentOut {
-            feed: "80270756-deeb-11ed-91f2-4f03a365d3f8".to_owned(),
+        status.incidents = vec![Incident {
+            feed: "80270756-deeb-11ed-91f2-4f03a365d3f8".parse().unwrap(),
             shard: 0,
             count: 3,
             since_ms: 7_200_000,

@@ -1,11 +1,11 @@
 //! `changefeed trigger create`
 
 use changefeed::{
-    Capture, Changefeed, CleanUp, Delivery, FeedBinding, Growth, Header, OrderBy, Result, Retry,
-    Setting, TriggerDefinition, Updates,
+    Capture, Changefeed, CleanUp, Delivery, FeedBinding, Growth, OrderBy, Result, Retry,
+    TriggerDefinition, Updates,
 };
 
-use super::{operations, shown};
+use super::operations;
 use crate::args::CreateTrigger;
 use crate::output::Out;
 
@@ -16,10 +16,11 @@ pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> 
     if paused {
         trigger.pause("created with --paused").await?;
     }
-    let trigger = &shown(trigger.definition());
     if out.is_json() {
-        return out.object(trigger);
+        let trigger = db.trigger(definition.name.as_str()).await?;
+        return out.object(&trigger.view(&db.trigger_states().await?));
     }
+    let trigger = trigger.definition();
     out.line(format!(
         "trigger {}: {} of {} from now on",
         trigger.definition.name,
@@ -54,21 +55,6 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
             shard_by: args.shard_by.as_deref().map(|c| db.column(c)).transpose()?,
         }),
     };
-    let mut headers = Vec::new();
-    for text in &args.header {
-        let (name, value) = pair(text, "--header", "K=V")?;
-        headers.push(Header {
-            name,
-            value: Setting::Value(value),
-        });
-    }
-    for text in &args.header_env {
-        let (name, variable) = pair(text, "--header-env", "K=VAR")?;
-        headers.push(Header {
-            name,
-            value: Setting::FromEnv(variable),
-        });
-    }
     Ok(TriggerDefinition {
         table: db.table(&args.table)?,
         name: args.name,
@@ -84,12 +70,7 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
             not_for_replication: args.not_for_replication,
         },
         delivery: Delivery {
-            webhook: args
-                .webhook
-                .map(Setting::Value)
-                .or(args.webhook_env.map(Setting::FromEnv)),
-            headers,
-            secrets_from_env: args.secret_env,
+            sink: args.webhook.sink()?.unwrap_or_default(),
             format: args.format.into(),
             retry: Retry {
                 num_retries: args.retries,
@@ -108,9 +89,7 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
                 after,
                 dead_letters: args.clean_up_dead_letters,
             }),
-            granted_env: Vec::new(),
-        }
-        .granted(),
+        },
     })
 }
 
@@ -127,14 +106,6 @@ fn split(list: &str) -> impl Iterator<Item = &str> {
         }
         false
     })
-}
-
-fn pair(text: &str, option: &str, form: &str) -> Result<(String, String)> {
-    match text.split_once('=') {
-        Some((name, value)) => Ok((name.trim().to_owned(), value.to_owned())),
-        None => Err(crate::usage(format!("'{text}' is not a header"))
-            .advise(format!("write {option} {form}"))),
-    }
 }
 
 #[cfg(test)]

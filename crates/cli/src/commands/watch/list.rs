@@ -1,11 +1,11 @@
 //! `changefeed watch list` and `show`
 
-use changefeed::{Changefeed, Result, WatchDefinition, WatchName, WatchStatus};
+use changefeed::{Changefeed, Result, Setting, Sink, WatchDefinition, WatchName, WatchStatus};
 
 use crate::output::{Out, human_ms};
 
 pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
-    let watches = super::statuses(db).await?;
+    let watches = db.watch_statuses().await?;
     if out.is_json() {
         return watches.iter().try_for_each(|w| out.object(w));
     }
@@ -16,9 +16,12 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
 }
 
 /// The watches as a table.
-pub(crate) fn table(watches: &[WatchStatus], out: &mut Out) -> Result<()> {
+pub(crate) fn table<'a>(
+    watches: impl IntoIterator<Item = &'a WatchStatus>,
+    out: &mut Out,
+) -> Result<()> {
     let rows = watches
-        .iter()
+        .into_iter()
         .map(|w| {
             vec![
                 w.watch.name.to_string(),
@@ -58,12 +61,15 @@ fn shortened(text: &str) -> String {
 
 /// What `serve` does with a watch.
 fn describe(definition: &WatchDefinition) -> String {
-    let target = match (&definition.webhook, &definition.exec) {
-        (Some(url), _) => format!("posts its batches to {url}"),
-        (None, Some(command)) => format!("hands its batches to: {command}"),
-        (None, None) => "does nothing with it".to_owned(),
+    let target = match &definition.sink {
+        Sink::Webhook(webhook) => match &webhook.url {
+            Setting::Value(url) => format!("posts its batches to {url}"),
+            Setting::FromEnv(variable) => format!("posts its batches to ${variable}"),
+        },
+        Sink::Exec(command) => format!("hands its batches to: {command}"),
+        Sink::InProcess => "does nothing with it".to_owned(),
     };
-    let settings = definition.settings();
+    let settings = definition.settings;
     let time = humantime::format_duration;
     let mut words = vec![
         format!("batches of {}", settings.batch),
@@ -83,8 +89,10 @@ fn describe(definition: &WatchDefinition) -> String {
     );
     words.extend(
         definition
-            .secret_env
-            .as_ref()
+            .sink
+            .as_webhook()
+            .into_iter()
+            .flat_map(|w| &w.secrets_from_env)
             .map(|v| format!("signed with {v}")),
     );
     format!("{target}\n  {}", words.join(", "))
@@ -97,12 +105,12 @@ pub(super) async fn show(
     out: &mut Out,
 ) -> Result<()> {
     let watch = super::find(db, name).await?;
-    let status = db.store().watch_status(&watch, limit).await?;
+    let status = db.watch_status(&watch, limit).await?;
     if out.is_json() {
         return out.object(&status);
     }
     let parked = &status.parked_changes;
-    table(std::slice::from_ref(&status), out)?;
+    table([&status], out)?;
     out.line("")?;
     out.line(format!(
         "function id {}, leases in {}",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use changefeed::{
     Batch, BatchFormat, CancellationToken, Changefeed, Error, Exec, Kind, PostBatches, Remedy,
-    Result, WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient,
+    Result, Sink, WatchDefinition, WatchFunction, WatchName, WatchSpec, Watcher, WebhookClient,
     WebhookOptions, batch_json, require_current,
 };
 use tokio::task::JoinHandle;
@@ -32,17 +32,25 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     require_current(db.schema().await?)?;
     let settings = args.settings.settings();
     settings.validate()?;
-    let definition = definition(&args.target, &args.settings);
     let webhooks = WebhookOptions {
         variables: args.variables,
         ..WebhookOptions::default()
     };
-    let function = function_of(&name, &definition, webhooks)?;
+    let target = &args.target;
+    let format = BatchFormat {
+        version: target.with_version,
+        columns: target.with_columns,
+    };
     let spec = WatchSpec {
         from: args.from,
-        columns: definition.with_columns,
-        max_changes_per_worker: definition.max_changes_per_worker,
-        ..WatchSpec::new(name, db.table(&table)?)
+        columns: target.with_columns,
+        max_changes_per_worker: target.max_changes_per_worker,
+        ..WatchSpec::new(name.clone(), db.table(&table)?)
+    };
+    // Without a place to go to, batches are printed.
+    let function = match definition(args.target, &args.settings)? {
+        Some(definition) => function_of(&name, &definition, webhooks)?,
+        None => None,
     };
     let watch = db.store().open_watch(&spec).await?;
     let shutdown = signals::shutdown()?;
@@ -52,7 +60,7 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
         None => {
             let print = Print {
                 out: Mutex::new(out),
-                format: definition.format(),
+                format,
             };
             watcher.run(&print, shutdown).await?
         }
@@ -66,22 +74,22 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     Ok(())
 }
 
-/// What a definition wants to be done; nothing if it wants nothing.
-pub(crate) fn function_of(
+/// What a definition wants to be done; nothing if a program that uses the library does it.
+fn function_of(
     name: &WatchName,
     definition: &WatchDefinition,
     webhooks: WebhookOptions,
 ) -> Result<Option<Box<dyn WatchFunction>>> {
-    if definition.webhook.is_some() {
-        let variables = webhooks.variables.clone();
-        let client = WebhookClient::new(webhooks)?;
-        let post = PostBatches::prepare(client, name, definition, &variables)?;
-        return Ok(Some(Box::new(post)));
+    match &definition.sink {
+        Sink::Webhook(_) => {
+            let variables = webhooks.variables.clone();
+            let client = WebhookClient::new(webhooks)?;
+            let post = PostBatches::prepare(client, name, definition, &variables)?;
+            Ok(Some(Box::new(post)))
+        }
+        Sink::Exec(command) => Ok(Some(Box::new(Exec::new(command, definition.format())))),
+        Sink::InProcess => Ok(None),
     }
-    Ok(definition.exec.as_ref().map(|command| {
-        let exec = Exec::new(command, definition.format());
-        Box::new(exec) as Box<dyn WatchFunction>
-    }))
 }
 
 /// Prints each change on a line of its own.
@@ -202,7 +210,7 @@ async fn run_defined(
 ) {
     let name = watch.name.clone();
     let ended = async {
-        if definition.exec.is_some() && !terms.allow_exec {
+        if matches!(definition.sink, Sink::Exec(_)) && !terms.allow_exec {
             // Whoever may write to the database would otherwise run commands here.
             return Err(
                 Error::new(Kind::Permission, "commands of watches are not run here")
@@ -220,15 +228,10 @@ async fn run_defined(
             ..WatchSpec::new(watch.name.clone(), watch.table.clone())
         };
         let watch = db.store().open_watch(&spec).await?;
-        Watcher::new(
-            db.store().clone(),
-            watch,
-            definition.settings(),
-            terms.owner,
-        )
-        .run(&*function, stop.clone())
-        .await
-        .map(drop)
+        Watcher::new(db.store().clone(), watch, definition.settings, terms.owner)
+            .run(&*function, stop.clone())
+            .await
+            .map(drop)
     };
     if let Err(error) = ended.await {
         // Somebody has dropped it: that is how it is to end.

@@ -15,9 +15,25 @@ struct Body<'a> {
     id: EventId,
     created_at: &'a str,
     trigger: Trigger<'a>,
-    table: &'a TableName,
+    table: Table<'a>,
     event: Inner<'a>,
     delivery_info: DeliveryInfo,
+}
+
+/// A table as Hasura writes it, always with a schema: a table without one is in SQLite's `main`.
+#[derive(Serialize)]
+pub(super) struct Table<'a> {
+    schema: &'a str,
+    name: &'a str,
+}
+
+impl<'a> From<&'a TableName> for Table<'a> {
+    fn from(table: &'a TableName) -> Self {
+        Table {
+            schema: table.schema.as_deref().unwrap_or("main"),
+            name: &table.name,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -54,7 +70,7 @@ pub(super) fn hasura(leased: &LeasedEvent, max_retries: u32) -> Result<Box<RawVa
         trigger: Trigger {
             name: event.trigger.as_str(),
         },
-        table: &event.table,
+        table: (&event.table).into(),
         event: Inner {
             op: event.op,
             data: Data {

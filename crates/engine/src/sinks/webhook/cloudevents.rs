@@ -24,6 +24,7 @@ use http::{HeaderName, HeaderValue};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::body::Table;
 use super::to_raw;
 use super::trace::Trace;
 
@@ -56,7 +57,7 @@ struct Data<'a> {
     new: Option<&'a RawValue>,
     session_variables: Option<&'a RawValue>,
     trigger: Trigger<'a>,
-    table: &'a TableName,
+    table: Table<'a>,
 }
 
 #[derive(Serialize)]
@@ -120,7 +121,7 @@ fn data(event: &Event) -> Data<'_> {
         trigger: Trigger {
             name: event.trigger.as_str(),
         },
-        table: &event.table,
+        table: (&event.table).into(),
     }
 }
 

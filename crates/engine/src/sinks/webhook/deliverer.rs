@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
-use changefeed_core::{Delivery, EventTrigger, Header, LeasedEvent, Result, Setting, TriggerId};
+use changefeed_core::{
+    Delivery, EventTrigger, Header, LeasedEvent, Result, Setting, Sink, TriggerId,
+};
 use http::Uri;
 
 use super::redact::{self, HIDDEN};
@@ -47,7 +49,7 @@ impl Webhooks {
 #[async_trait]
 impl Deliverer for Webhooks {
     fn serves(&self, trigger: &EventTrigger) -> Result<bool> {
-        if trigger.definition.delivery.webhook.is_none() {
+        if trigger.definition.delivery.sink.as_webhook().is_none() {
             return Ok(false);
         }
         self.target(trigger).map(|_| true)
@@ -61,16 +63,21 @@ impl Deliverer for Webhooks {
     }
 }
 
-/// A definition as people may see it: without what looks like a secret.
-pub fn without_secrets(delivery: &Delivery) -> Delivery {
-    let mut shown = delivery.clone();
-    if let Some(Setting::Value(url)) = &mut shown.webhook {
+/// A sink as people may see it: without what looks like a secret.
+pub fn without_secrets(sink: &Sink) -> Sink {
+    let mut shown = sink.clone();
+    let Some(webhook) = shown.as_webhook_mut() else {
+        return shown;
+    };
+    // Which variables it may read is between the database and the instances.
+    webhook.granted_env.clear();
+    if let Setting::Value(url) = &mut webhook.url {
         *url = match url.parse::<Uri>() {
             Ok(uri) if uri.authority().is_some() => redact::url(&uri),
             _ => HIDDEN.to_owned(),
         };
     }
-    for Header { name, value } in &mut shown.headers {
+    for Header { name, value } in &mut webhook.headers {
         if let Setting::Value(value) = value
             && redact::looks_secret(name)
         {

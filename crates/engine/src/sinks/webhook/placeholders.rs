@@ -1,7 +1,7 @@
 //! What a definition says where a secret is not shown. Whoever reads a definition, changes something else
 //! in it and writes it back means that the secret stays what it is.
 
-use changefeed_core::{Delivery, Error, Header, Result, Setting};
+use changefeed_core::{Error, Header, Result, Setting, Sink, Webhook};
 use http::Uri;
 
 use super::deliverer::without_secrets;
@@ -11,7 +11,15 @@ use super::redact::{self, HIDDEN};
 ///
 /// They are kept only for requests to the same place: whoever may change a definition could otherwise have
 /// its secrets sent to an address of their own.
-pub fn keep_secrets(new: &mut Delivery, stored: Option<&Delivery>) -> Result<()> {
+pub fn keep_secrets(new: &mut Sink, stored: Option<&Sink>) -> Result<()> {
+    let stored = stored.and_then(Sink::as_webhook);
+    match new {
+        Sink::Webhook(new) => keep_webhook_secrets(new, stored),
+        Sink::Exec(_) | Sink::InProcess => Ok(()),
+    }
+}
+
+fn keep_webhook_secrets(new: &mut Webhook, stored: Option<&Webhook>) -> Result<()> {
     let same_place = stored.is_some_and(|stored| same_place(new, stored));
     for at in 0..new.headers.len() {
         let Header { name, value } = &new.headers[at];
@@ -38,16 +46,17 @@ pub fn keep_secrets(new: &mut Delivery, stored: Option<&Delivery>) -> Result<()>
         }
         new.headers[at].value = Setting::Value(kept.clone());
     }
-    if let Some(Setting::Value(url)) = &new.webhook
+    if let Setting::Value(url) = &new.url
         && hides(url)
     {
         let Some(stored) = stored else {
             return Err(nothing_stored("the webhook"));
         };
-        if without_secrets(stored).webhook != new.webhook {
+        let shown = without_secrets(&Sink::Webhook(stored.clone()));
+        if shown.as_webhook().map(|w| &w.url) != Some(&new.url) {
             return Err(elsewhere("a part of the webhook"));
         }
-        new.webhook.clone_from(&stored.webhook);
+        new.url.clone_from(&stored.url);
     }
     Ok(())
 }
@@ -66,7 +75,7 @@ fn hides(url: &str) -> bool {
 }
 
 /// Whether requests go to the same server. An address from the environment is the same by its variable.
-fn same_place(new: &Delivery, stored: &Delivery) -> bool {
+fn same_place(new: &Webhook, stored: &Webhook) -> bool {
     let server = |url: &str| {
         let uri: Uri = url.parse().ok()?;
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
@@ -74,8 +83,8 @@ fn same_place(new: &Delivery, stored: &Delivery) -> bool {
         let standard = if scheme == "https" { 443 } else { 80 };
         Some((scheme, host, uri.port_u16().unwrap_or(standard)))
     };
-    match (&new.webhook, &stored.webhook) {
-        (Some(Setting::Value(new)), Some(Setting::Value(stored))) => {
+    match (&new.url, &stored.url) {
+        (Setting::Value(new), Setting::Value(stored)) => {
             server(new).is_some_and(|new| Some(new) == server(stored))
         }
         (new, stored) => new == stored,
@@ -100,9 +109,8 @@ fn elsewhere(what: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn to(url: &str, headers: &[(&str, &str)]) -> Delivery {
-        Delivery {
-            webhook: Some(Setting::Value(url.to_owned())),
+    fn to(url: &str, headers: &[(&str, &str)]) -> Sink {
+        Sink::Webhook(Webhook {
             headers: headers
                 .iter()
                 .map(|(name, value)| Header {
@@ -110,8 +118,8 @@ mod tests {
                     value: Setting::Value((*value).to_owned()),
                 })
                 .collect(),
-            ..Delivery::default()
-        }
+            ..Webhook::new(Setting::Value(url.to_owned()))
+        })
     }
 
     #[test]
@@ -132,7 +140,7 @@ mod tests {
     #[test]
     fn a_placeholder_without_a_secret_or_for_another_place_is_refused() {
         let stored = to("https://a.example/x", &[("authorization", "one")]);
-        let refused = |mut new: Delivery, stored: Option<&Delivery>, says: &str| {
+        let refused = |mut new: Sink, stored: Option<&Sink>, says: &str| {
             let error = keep_secrets(&mut new, stored).unwrap_err().to_string();
             assert!(error.contains(says), "{error}");
         };
@@ -154,7 +162,8 @@ mod tests {
         // The same server, another path.
         let mut moved = to("https://A.example:443/y", &hidden);
         keep_secrets(&mut moved, Some(&stored)).unwrap();
-        assert_eq!(moved.headers, stored.headers);
+        let headers = |sink: &Sink| sink.as_webhook().unwrap().headers.clone();
+        assert_eq!(headers(&moved), headers(&stored));
         // Not where a secret belongs.
         let mut stars = to("https://a.example/***?page=***", &[("x-team", "***")]);
         keep_secrets(&mut stars, None).unwrap();

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use changefeed_core::{Delivery, Error, Format, Header, Result, Setting, TriggerName};
+use changefeed_core::{
+    Delivery, Error, Format, Header, Result, Setting, Sink, TriggerName, Webhook,
+};
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
 use http::{Uri, uri};
@@ -54,24 +56,33 @@ impl Target {
         delivery: &Delivery,
         variables: &Variables,
     ) -> Result<Self> {
-        Self::prepare_for(&format!("trigger '{trigger}'"), delivery, variables)
+        let whose = format!("trigger '{trigger}'");
+        let mut target =
+            Self::prepare_for(&whose, &delivery.sink, delivery.retry.timeout, variables)?;
+        target.format = delivery.format;
+        target.max_retries = delivery.retry.num_retries;
+        Ok(target)
     }
 
     /// The same for something else that has a webhook; `whose` names it in errors.
-    pub fn prepare_for(whose: &str, delivery: &Delivery, variables: &Variables) -> Result<Self> {
+    pub fn prepare_for(
+        whose: &str,
+        sink: &Sink,
+        timeout: Duration,
+        variables: &Variables,
+    ) -> Result<Self> {
+        let webhook = sink
+            .as_webhook()
+            .ok_or_else(|| Error::invalid(format!("{whose} has no webhook")))?;
         let preparation = Preparation {
             whose,
             variables,
-            granted: &delivery.granted_env,
+            granted: &webhook.granted_env,
         };
-        let webhook = delivery
-            .webhook
-            .as_ref()
-            .ok_or_else(|| Error::invalid(format!("{whose} has no webhook")))?;
-        let (uri, shown, credentials) = preparation.url(webhook)?;
+        let (uri, shown, credentials) = preparation.url(&webhook.url)?;
         let mut hidden = Vec::new();
-        let mut headers = HeaderMap::with_capacity(delivery.headers.len() + 8);
-        for header in &delivery.headers {
+        let mut headers = HeaderMap::with_capacity(webhook.headers.len() + 8);
+        for header in &webhook.headers {
             let (name, value) = preparation.header(header)?;
             if value.is_sensitive() {
                 hidden.extend(secret_part(&value));
@@ -90,31 +101,24 @@ impl Target {
             shown,
             headers,
             hidden,
-            signer: preparation.signer(&delivery.secrets_from_env)?,
-            format: delivery.format,
-            max_retries: delivery.retry.num_retries,
-            timeout: delivery.retry.timeout,
+            signer: preparation.signer(&webhook.secrets_from_env)?,
+            format: Format::default(),
+            max_retries: 0,
+            timeout,
         })
     }
 
     /// Whether a definition can be prepared, as far as that does not depend on the environment.
-    pub fn check(whose: &str, delivery: &Delivery) -> Result<()> {
+    pub fn check(whose: &str, sink: &Sink) -> Result<()> {
         let known = |setting: &Setting| matches!(setting, Setting::Value(_));
-        let without_environment = Delivery {
-            webhook: delivery.webhook.clone().filter(known),
-            headers: delivery
-                .headers
-                .iter()
-                .filter(|header| known(&header.value))
-                .cloned()
-                .collect(),
-            secrets_from_env: Vec::new(),
-            ..delivery.clone()
-        };
-        if without_environment.webhook.is_none() {
+        let Some(webhook) = sink.as_webhook().filter(|w| known(&w.url)) else {
             return Ok(());
-        }
-        Self::prepare_for(whose, &without_environment, &Variables::new(|_| None)).map(drop)
+        };
+        let mut plain = Webhook::new(webhook.url.clone());
+        let headers = webhook.headers.iter().filter(|h| known(&h.value));
+        plain.headers = headers.cloned().collect();
+        let nothing = Variables::new(|_| None);
+        Self::prepare_for(whose, &Sink::Webhook(plain), Duration::ZERO, &nothing).map(drop)
     }
 
     /// Its URL without secrets, for people.

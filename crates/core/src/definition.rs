@@ -1,0 +1,17 @@
+//! What people define: triggers, watches, and where things go. Each has one form, which is the same in
+//! the database, in `changefeed.toml` and over HTTP.
+
+mod sink;
+mod text;
+mod trigger;
+mod watch;
+
+pub use sink::{Header, Setting, Sink, Webhook};
+pub use trigger::{
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, TriggerDefinition,
+    TriggerId, TriggerName, Updates,
+};
+pub use watch::{NewWatch, WatchDefinition};
+
+#[cfg(feature = "openapi")]
+pub(crate) use text::{Schemas, merged_schema, optional};

@@ -1,0 +1,328 @@
+//! Where events and batches go.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::check_variable;
+use crate::{Error, Result};
+
+/// Where events of a trigger and batches of a watch go.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Sink {
+    /// They are posted.
+    Webhook(Webhook),
+    /// A command gets them on its standard input.
+    Exec(String),
+    /// A program that uses the library handles them.
+    #[default]
+    InProcess,
+}
+
+/// An address that requests are posted to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Webhook {
+    /// The URL.
+    pub url: Setting,
+    /// Headers of every request.
+    pub headers: Vec<Header>,
+    /// Environment variables with the secrets that sign requests: one, or two while they are
+    /// exchanged.
+    pub secrets_from_env: Vec<String>,
+    /// The variables named here that every instance may read, because the definition was made on the
+    /// command line or in the file; others must be [allowed](crate::AllowedVariables).
+    pub granted_env: Vec<String>,
+}
+
+/// A text, or the name of an environment variable that holds it. In JSON and in the file it is
+/// `"text"` or `{"env": "NAME"}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "SettingText", into = "SettingText")]
+pub enum Setting {
+    /// The text.
+    Value(String),
+    /// The variable, read by the instance that delivers.
+    FromEnv(String),
+}
+
+/// A header of every request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Header {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: Setting,
+}
+
+impl Sink {
+    /// A webhook without headers and secrets.
+    pub fn webhook(url: impl Into<String>) -> Self {
+        Sink::Webhook(Webhook::new(Setting::Value(url.into())))
+    }
+
+    /// The webhook, if it is one.
+    pub fn as_webhook(&self) -> Option<&Webhook> {
+        match self {
+            Sink::Webhook(webhook) => Some(webhook),
+            Sink::Exec(_) | Sink::InProcess => None,
+        }
+    }
+
+    /// The webhook, to be changed.
+    pub fn as_webhook_mut(&mut self) -> Option<&mut Webhook> {
+        match self {
+            Sink::Webhook(webhook) => Some(webhook),
+            Sink::Exec(_) | Sink::InProcess => None,
+        }
+    }
+
+    /// Checks what can be checked without an environment.
+    pub fn validate(&self) -> Result<()> {
+        match self {
+            Sink::Webhook(webhook) => webhook.validate(),
+            Sink::Exec(command) if command.trim().is_empty() => {
+                Err(Error::invalid("the command is empty"))
+            }
+            Sink::Exec(_) | Sink::InProcess => Ok(()),
+        }
+    }
+}
+
+impl Webhook {
+    /// An address without headers and secrets.
+    pub fn new(url: Setting) -> Self {
+        Webhook {
+            url,
+            headers: Vec::new(),
+            secrets_from_env: Vec::new(),
+            granted_env: Vec::new(),
+        }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if let Setting::Value(url) = &self.url
+            && !(url.starts_with("http://") || url.starts_with("https://"))
+        {
+            return Err(Error::invalid(format!("'{url}' is not a webhook"))
+                .advise("write a URL that begins with http:// or https://"));
+        }
+        for (at, header) in self.headers.iter().enumerate() {
+            header.validate()?;
+            let same = |other: &Header| other.name.eq_ignore_ascii_case(&header.name);
+            if self.headers[..at].iter().any(same) {
+                return Err(Error::invalid(format!(
+                    "the header '{}' is given twice",
+                    header.name
+                )));
+            }
+        }
+        self.variables().try_for_each(check_variable)?;
+        if self.secrets_from_env.len() > 2 {
+            return Err(Error::invalid(
+                "a webhook has at most two secrets: the new one and the one it replaces",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Header {
+    fn validate(&self) -> Result<()> {
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(token) {
+            return Err(Error::invalid(format!(
+                "'{}' is not the name of a header",
+                self.name
+            )));
+        }
+        // What the delivery itself depends on.
+        let ours = [
+            "content-type",
+            "content-length",
+            "host",
+            "connection",
+            "transfer-encoding",
+            "webhook-id",
+            "webhook-timestamp",
+            "webhook-signature",
+        ];
+        let name = self.name.to_ascii_lowercase();
+        if ours.contains(&name.as_str()) || name.starts_with("ce-") {
+            return Err(Error::invalid(format!(
+                "the header '{}' is set by changefeed itself",
+                self.name
+            )));
+        }
+        if let Setting::Value(value) = &self.value
+            && value.chars().any(|c| c.is_control() && c != '\t')
+        {
+            return Err(Error::invalid(format!(
+                "the value of header '{}' contains control characters",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "neither a text nor the name of an environment variable: write {\"env\": \"NAME\"}"
+)]
+enum SettingText {
+    Value(String),
+    FromEnv(Variable),
+}
+
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Variable {
+    /// The name of an environment variable, where things are delivered.
+    #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
+    env: String,
+}
+
+impl From<SettingText> for Setting {
+    fn from(text: SettingText) -> Self {
+        match text {
+            SettingText::Value(value) => Setting::Value(value),
+            SettingText::FromEnv(variable) => Setting::FromEnv(variable.env),
+        }
+    }
+}
+
+impl From<Setting> for SettingText {
+    fn from(setting: Setting) -> Self {
+        match setting {
+            Setting::Value(value) => SettingText::Value(value),
+            Setting::FromEnv(env) => SettingText::FromEnv(Variable { env }),
+        }
+    }
+}
+
+/// One secret, or two while they are exchanged.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a secret is written as {\"env\": \"NAME\"}, or a list of two of these"
+)]
+enum Secrets {
+    One(Variable),
+    Several(Vec<Variable>),
+}
+
+/// The keys of a sink, as they stand among those of a definition.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct SinkText {
+    /// The address that requests are posted to: a text, or `{"env": "NAME"}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<SettingText>))]
+    webhook: Option<Setting>,
+    /// Headers of every request: texts, or `{"env": "NAME"}`.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(value_type = BTreeMap<String, SettingText>))]
+    header: BTreeMap<String, Setting>,
+    /// The secret that signs requests: `{"env": "NAME"}`, or a list of two of these while it is
+    /// exchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    secret: Option<Secrets>,
+    /// The command that gets batches on its standard input; not over HTTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exec: Option<String>,
+    /// A program that uses the library handles it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    in_process: bool,
+    /// Kept in the database only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "openapi", schema(ignore))]
+    granted_env: Vec<String>,
+}
+
+impl SinkText {
+    pub(super) const KEYS: [&'static str; 6] = [
+        "webhook",
+        "header",
+        "secret",
+        "exec",
+        "in_process",
+        "granted_env",
+    ];
+}
+
+impl From<Sink> for SinkText {
+    fn from(sink: Sink) -> Self {
+        match sink {
+            Sink::Webhook(webhook) => {
+                let variable = |env| Variable { env };
+                let mut secrets: Vec<Variable> =
+                    webhook.secrets_from_env.into_iter().map(variable).collect();
+                SinkText {
+                    webhook: Some(webhook.url),
+                    header: webhook
+                        .headers
+                        .into_iter()
+                        .map(|header| (header.name, header.value))
+                        .collect(),
+                    secret: match secrets.len() {
+                        0 => None,
+                        1 => secrets.pop().map(Secrets::One),
+                        _ => Some(Secrets::Several(secrets)),
+                    },
+                    granted_env: webhook.granted_env,
+                    ..SinkText::default()
+                }
+            }
+            Sink::Exec(command) => SinkText {
+                exec: Some(command),
+                ..SinkText::default()
+            },
+            Sink::InProcess => SinkText {
+                in_process: true,
+                ..SinkText::default()
+            },
+        }
+    }
+}
+
+impl TryFrom<SinkText> for Sink {
+    type Error = Error;
+
+    fn try_from(text: SinkText) -> Result<Self> {
+        let unclear = || {
+            Error::invalid(
+                "it is not clear where it goes: give one of 'webhook', 'exec' and 'in_process'",
+            )
+        };
+        if text.webhook.is_none() && (!text.header.is_empty() || text.secret.is_some()) {
+            return Err(Error::invalid("headers and secrets need a webhook")
+                .advise("add 'webhook', or leave 'header' and 'secret' out"));
+        }
+        match (text.webhook, text.exec, text.in_process) {
+            (Some(url), None, false) => Ok(Sink::Webhook(Webhook {
+                url,
+                headers: text
+                    .header
+                    .into_iter()
+                    .map(|(name, value)| Header { name, value })
+                    .collect(),
+                secrets_from_env: match text.secret {
+                    None => Vec::new(),
+                    Some(Secrets::One(secret)) => vec![secret.env],
+                    Some(Secrets::Several(secrets)) => {
+                        secrets.into_iter().map(|secret| secret.env).collect()
+                    }
+                },
+                granted_env: text.granted_env,
+            })),
+            (None, Some(command), false) => Ok(Sink::Exec(command)),
+            (None, None, true) => Ok(Sink::InProcess),
+            _ => Err(unclear()),
+        }
+    }
+}

@@ -1,0 +1,591 @@
+//! Event triggers: which changes of a table become events, and what happens to them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::sink::{Sink, SinkText};
+use super::text::{self, Choice, Object};
+use crate::{Error, FeedName, Growth, Result, Retry, TableName};
+
+/// An event trigger's name: a letter, then letters, digits, `_` and `-`.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TriggerName(String);
+
+impl TriggerName {
+    /// The longest allowed name.
+    pub const MAX: usize = 100;
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for TriggerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for TriggerName {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let fine = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
+        if !begins || text.len() > Self::MAX || !text.chars().all(fine) {
+            return Err(Error::invalid(format!(
+                "'{text}' is not a trigger name: it begins with a letter, goes on with letters, \
+                 digits, '_' and '-', and has at most {} characters",
+                Self::MAX
+            )));
+        }
+        Ok(TriggerName(text.to_owned()))
+    }
+}
+
+impl TryFrom<String> for TriggerName {
+    type Error = Error;
+
+    fn try_from(text: String) -> Result<Self> {
+        text.parse()
+    }
+}
+
+impl From<TriggerName> for String {
+    fn from(name: TriggerName) -> Self {
+        name.0
+    }
+}
+
+/// The number that a database gave to an event trigger; never used again for another one.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct TriggerId(pub i32);
+
+/// An event trigger as the database knows it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct EventTrigger {
+    /// Its number.
+    pub id: TriggerId,
+    /// What a person wrote.
+    #[serde(flatten)]
+    pub definition: TriggerDefinition,
+    /// Why it delivers nothing at present; events are captured all the same.
+    pub paused: Option<String>,
+}
+
+/// An event trigger as a person defines it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Object", into = "Object")]
+pub struct TriggerDefinition {
+    /// Its name.
+    pub name: TriggerName,
+    /// The table whose changes become events.
+    pub table: TableName,
+    /// Which changes, and what of them.
+    pub capture: Capture,
+    /// Where the events go.
+    pub delivery: Delivery,
+}
+
+/// Which changes of a table become events, and what of them is kept.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Capture {
+    /// Inserted rows.
+    pub insert: bool,
+    /// Updated rows.
+    pub update: Updates,
+    /// Deleted rows.
+    pub delete: bool,
+    /// The columns that an event carries; all of them unless given.
+    pub payload: Option<Vec<String>>,
+    /// A SQL condition over `old` and `new`; a change for which it is not true makes no event.
+    pub condition: Option<String>,
+    /// Events of one key are delivered one after the other.
+    pub order_by: Option<OrderBy>,
+    /// The feed that every event also enters.
+    pub feed: Option<FeedBinding>,
+    /// Whether a person may send an event by hand.
+    pub manual: bool,
+    /// Changes that replication applies make no events. SQL Server alone has the choice.
+    pub not_for_replication: bool,
+}
+
+/// Which updates become events.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub enum Updates {
+    /// None.
+    #[default]
+    Ignored,
+    /// Those that change anything.
+    Any,
+    /// Those that change one of these columns.
+    Of(Vec<String>),
+}
+
+impl Updates {
+    /// The columns that are listened to, if they were named.
+    pub fn columns(&self) -> Option<&[String]> {
+        match self {
+            Updates::Of(columns) => Some(columns),
+            Updates::Ignored | Updates::Any => None,
+        }
+    }
+}
+
+/// What decides which events are delivered one after the other.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OrderBy {
+    /// The table's primary key.
+    Key,
+    /// The value of a column.
+    Column(String),
+}
+
+/// The feed that an event trigger also writes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FeedBinding {
+    /// The feed.
+    pub feed: FeedName,
+    /// The column that decides the shard; without one everything goes to shard 0.
+    pub shard_by: Option<String>,
+}
+
+/// How a request is written.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Format {
+    /// The body that Hasura's event triggers send.
+    #[default]
+    Hasura,
+    /// CloudEvents 1.0, everything in the body.
+    Cloudevents,
+    /// CloudEvents 1.0, attributes in headers.
+    CloudeventsBinary,
+}
+
+/// Where events go, and how hard we try.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Delivery {
+    /// Where they go.
+    pub sink: Sink,
+    /// How a request is written.
+    pub format: Format,
+    /// When to try again, and when to stop.
+    pub retry: Retry,
+    /// How many requests at the same time from one instance; 100 unless given.
+    pub concurrency: Option<u32>,
+    /// How many requests at the same time from all instances together.
+    pub concurrency_overall: Option<u32>,
+    /// When old events are removed; never unless given.
+    pub clean_up: Option<CleanUp>,
+}
+
+/// Which events are removed by themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CleanUp {
+    /// Delivered events that are older than this.
+    pub after: Duration,
+    /// Also dead letters.
+    pub dead_letters: bool,
+}
+
+/// The number of columns that a definition may name in one place.
+const MAX_COLUMNS: usize = 1000;
+
+impl TriggerDefinition {
+    /// Checks what can be checked without a database.
+    pub fn validate(&self) -> Result<()> {
+        let capture = &self.capture;
+        if !capture.insert
+            && capture.update == Updates::Ignored
+            && !capture.delete
+            && !capture.manual
+        {
+            return Err(
+                Error::invalid(format!("trigger '{}' would never fire", self.name))
+                    .advise("choose from insert, update, delete and manual invocation"),
+            );
+        }
+        not_empty("listened columns", capture.update.columns())?;
+        not_empty("payload columns", capture.payload.as_deref())?;
+        if let Some(condition) = &capture.condition
+            && condition.trim().is_empty()
+        {
+            return Err(Error::invalid("the condition is empty"));
+        }
+        self.delivery.validate()
+    }
+}
+
+fn not_empty(what: &str, columns: Option<&[String]>) -> Result<()> {
+    match columns {
+        Some([]) => Err(Error::invalid(format!("the list of {what} is empty"))
+            .advise("name at least one column, or leave the list out for all of them")),
+        Some(columns) if columns.len() > MAX_COLUMNS => {
+            Err(Error::invalid(format!("there are too many {what}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Delivery {
+    /// How many requests one instance makes at the same time, where nothing else is said.
+    pub const CONCURRENCY: u32 = 100;
+
+    fn validate(&self) -> Result<()> {
+        if matches!(self.sink, Sink::Exec(_)) {
+            return Err(Error::invalid("events cannot be given to a command")
+                .advise("use a webhook, or a watch, whose batches can"));
+        }
+        self.sink.validate()?;
+        for (what, limit) in [
+            ("an instance", self.concurrency),
+            ("all instances together", self.concurrency_overall),
+        ] {
+            if limit == Some(0) {
+                return Err(Error::invalid(format!(
+                    "{what} would make 0 requests at the same time"
+                ))
+                .advise("to stop the deliveries use `changefeed trigger pause`"));
+            }
+        }
+        self.retry.validate()
+    }
+}
+
+/// Its keys, but for those of its sink.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TriggerText {
+    /// Its name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[A-Za-z][A-Za-z0-9_-]*$", max_length = 100))]
+    name: TriggerName,
+    /// The table whose changes become events.
+    table: TableName,
+    /// Inserted rows. Without a choice of `insert`, `update`, `delete` and `manual` it is the first three.
+    #[serde(default)]
+    insert: bool,
+    /// Updated rows; a list of columns: only updates that change one of them.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Choice<Vec<String>>))]
+    update: Choice<Vec<String>>,
+    /// Deleted rows.
+    #[serde(default)]
+    delete: bool,
+    /// Whether events can be sent by hand.
+    #[serde(default)]
+    manual: bool,
+    /// Changes that replication applies make no events (SQL Server).
+    #[serde(default)]
+    not_for_replication: bool,
+    /// The columns that an event carries; all of them unless given.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 1000))]
+    payload: Option<Vec<String>>,
+    /// A condition over `old` and `new`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
+    when: Option<String>,
+    /// Deliver events of one key one after the other: `true` for the primary key, or a column.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Choice<String>))]
+    in_order: Choice<String>,
+    /// A feed that every event also enters.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^[a-zA-Z0-9_-]+$", max_length = 100))]
+    feed: Option<FeedName>,
+    /// The column that decides the shard of that feed.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(min_length = 1))]
+    shard_by: Option<String>,
+    /// How requests are written.
+    #[serde(default)]
+    format: Format,
+    /// Attempts after a first one that failed.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 10000))]
+    retries: u32,
+    /// The wait before the next attempt, like `"10s"`.
+    #[serde(default = "default_interval", with = "text::span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    interval: Duration,
+    /// How long an attempt may take.
+    #[serde(default = "default_timeout", with = "text::span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    timeout: Duration,
+    /// Double the wait after every attempt up to this.
+    #[serde(default, with = "text::optional_span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    backoff: Option<Duration>,
+    /// Statuses after which there is no other attempt.
+    #[serde(default)]
+    final_status: Vec<u16>,
+    /// The longest wait that a receiver may ask for.
+    #[serde(default = "default_max_retry_after", with = "text::span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    max_retry_after: Duration,
+    /// Requests at the same time from one instance.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
+    concurrency: Option<u32>,
+    /// Requests at the same time from all instances together.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
+    concurrency_overall: Option<u32>,
+    /// Remove delivered events after this time.
+    #[serde(default, with = "text::optional_span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    clean_up_after: Option<Duration>,
+    /// Remove dead letters too.
+    #[serde(default)]
+    clean_up_dead_letters: bool,
+}
+
+fn default_interval() -> Duration {
+    Retry::default().interval
+}
+
+fn default_timeout() -> Duration {
+    Retry::default().timeout
+}
+
+fn default_max_retry_after() -> Duration {
+    Retry::default().max_retry_after
+}
+
+impl From<TriggerDefinition> for Object {
+    fn from(definition: TriggerDefinition) -> Self {
+        let (capture, delivery) = (definition.capture, definition.delivery);
+        let (feed, shard_by) = match capture.feed {
+            Some(binding) => (Some(binding.feed), binding.shard_by),
+            None => (None, None),
+        };
+        let text = TriggerText {
+            name: definition.name,
+            table: definition.table,
+            insert: capture.insert,
+            update: match capture.update {
+                Updates::Ignored => Choice::Whether(false),
+                Updates::Any => Choice::Whether(true),
+                Updates::Of(columns) => Choice::Which(columns),
+            },
+            delete: capture.delete,
+            manual: capture.manual,
+            not_for_replication: capture.not_for_replication,
+            payload: capture.payload,
+            when: capture.condition,
+            in_order: match capture.order_by {
+                None => Choice::Whether(false),
+                Some(OrderBy::Key) => Choice::Whether(true),
+                Some(OrderBy::Column(column)) => Choice::Which(column),
+            },
+            feed,
+            shard_by,
+            format: delivery.format,
+            retries: delivery.retry.num_retries,
+            interval: delivery.retry.interval,
+            timeout: delivery.retry.timeout,
+            backoff: match delivery.retry.growth {
+                Growth::Fixed => None,
+                Growth::Exponential { cap } => Some(cap),
+            },
+            final_status: delivery.retry.final_statuses,
+            max_retry_after: delivery.retry.max_retry_after,
+            concurrency: delivery.concurrency,
+            concurrency_overall: delivery.concurrency_overall,
+            clean_up_after: delivery.clean_up.map(|c| c.after),
+            clean_up_dead_letters: delivery.clean_up.is_some_and(|c| c.dead_letters),
+        };
+        text::write(text, SinkText::from(delivery.sink))
+    }
+}
+
+impl TryFrom<Object> for TriggerDefinition {
+    type Error = Error;
+
+    fn try_from(object: Object) -> Result<Self> {
+        let (text, sink): (TriggerText, SinkText) =
+            text::read(object, &SinkText::KEYS).map_err(|e| Error::invalid(e.to_string()))?;
+        if text.feed.is_none() && text.shard_by.is_some() {
+            return Err(Error::invalid("'shard_by' needs a feed").advise("add 'feed'"));
+        }
+        if text.clean_up_dead_letters && text.clean_up_after.is_none() {
+            return Err(Error::invalid(
+                "'clean_up_dead_letters' needs 'clean_up_after'",
+            ));
+        }
+        let nothing = Choice::Whether(false);
+        let everything = !(text.insert || text.delete || text.manual) && text.update == nothing;
+        let shard_by = text.shard_by;
+        Ok(TriggerDefinition {
+            name: text.name,
+            table: text.table,
+            capture: Capture {
+                insert: text.insert || everything,
+                update: match text.update {
+                    Choice::Which(columns) => Updates::Of(columns),
+                    Choice::Whether(true) => Updates::Any,
+                    Choice::Whether(false) if everything => Updates::Any,
+                    Choice::Whether(false) => Updates::Ignored,
+                },
+                delete: text.delete || everything,
+                payload: text.payload,
+                condition: text.when,
+                order_by: match text.in_order {
+                    Choice::Whether(false) => None,
+                    Choice::Whether(true) => Some(OrderBy::Key),
+                    Choice::Which(column) => Some(OrderBy::Column(column)),
+                },
+                feed: text.feed.map(|feed| FeedBinding { feed, shard_by }),
+                manual: text.manual,
+                not_for_replication: text.not_for_replication,
+            },
+            delivery: Delivery {
+                sink: sink.try_into()?,
+                format: text.format,
+                retry: Retry {
+                    num_retries: text.retries,
+                    interval: text.interval,
+                    timeout: text.timeout,
+                    growth: match text.backoff {
+                        Some(cap) => Growth::Exponential { cap },
+                        None => Growth::Fixed,
+                    },
+                    final_statuses: text.final_status,
+                    max_retry_after: text.max_retry_after,
+                },
+                concurrency: text.concurrency,
+                concurrency_overall: text.concurrency_overall,
+                clean_up: text.clean_up_after.map(|after| CleanUp {
+                    after,
+                    dead_letters: text.clean_up_dead_letters,
+                }),
+            },
+        })
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for TriggerDefinition {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        text::merged_schema::<TriggerText, SinkText>()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for TriggerDefinition {
+    fn schemas(schemas: &mut text::Schemas) {
+        TriggerText::schemas(schemas);
+        SinkText::schemas(schemas);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Header, Setting, Webhook};
+
+    fn definition() -> TriggerDefinition {
+        TriggerDefinition {
+            name: "orders".parse().unwrap(),
+            table: TableName::unqualified("orders"),
+            capture: Capture {
+                insert: true,
+                ..Capture::default()
+            },
+            delivery: Delivery {
+                sink: Sink::webhook("http://localhost:9/"),
+                ..Delivery::default()
+            },
+        }
+    }
+
+    fn webhook(definition: &mut TriggerDefinition) -> &mut Webhook {
+        definition.delivery.sink.as_webhook_mut().unwrap()
+    }
+
+    #[test]
+    fn names_follow_the_pattern_of_the_seed() {
+        for good in ["a", "Orders-2_x", &"x".repeat(100)] {
+            assert!(good.parse::<TriggerName>().is_ok(), "{good}");
+        }
+        for bad in ["", "1a", "_a", "-a", "a b", "a.b", "é", &"x".repeat(101)] {
+            assert!(bad.parse::<TriggerName>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_definition_survives_being_stored() {
+        let mut full = definition();
+        full.capture.update = Updates::Of(vec!["a".into()]);
+        full.capture.order_by = Some(OrderBy::Column("b".into()));
+        full.delivery.clean_up = Some(CleanUp {
+            after: Duration::from_secs(3600),
+            dead_letters: false,
+        });
+        full.delivery.format = Format::CloudeventsBinary;
+        let text = serde_json::to_string(&full).unwrap();
+        assert_eq!(
+            serde_json::from_str::<TriggerDefinition>(&text).unwrap(),
+            full
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_a_sentence() {
+        type Spoil = fn(&mut TriggerDefinition);
+        let spoils: [(Spoil, &str); 8] = [
+            (|d| d.capture.insert = false, "would never fire"),
+            (
+                |d| d.capture.update = Updates::Of(vec![]),
+                "listened columns is empty",
+            ),
+            (
+                |d| d.capture.payload = Some(vec![]),
+                "payload columns is empty",
+            ),
+            (|d| d.capture.condition = Some(" ".into()), "condition"),
+            (
+                |d| d.delivery.sink = Sink::webhook("ftp://x"),
+                "not a webhook",
+            ),
+            (
+                |d| d.delivery.concurrency = Some(0),
+                "0 requests at the same time",
+            ),
+            (
+                |d| {
+                    let secrets = ["A", "B", "C"].map(str::to_owned);
+                    webhook(d).secrets_from_env = secrets.into();
+                },
+                "at most two secrets",
+            ),
+            (
+                |d| {
+                    webhook(d).headers = vec![Header {
+                        name: "Webhook-Id".into(),
+                        value: Setting::Value("x".into()),
+                    }];
+                },
+                "set by changefeed itself",
+            ),
+        ];
+        assert!(definition().validate().is_ok());
+        for (spoil, sentence) in spoils {
+            let mut spoilt = definition();
+            spoil(&mut spoilt);
+            let error = spoilt.validate().unwrap_err();
+            assert!(error.message().contains(sentence), "{error}");
+        }
+    }
+}
