@@ -7,9 +7,9 @@
 
 use std::error::Error;
 
-use changefeed::sqlite::rusqlite::{Connection, TransactionBehavior};
-use changefeed::sqlite::{SqliteStore, advance_consumer};
-use changefeed::{After, Changefeed, ConsumerName, NewFeed, ShardId, Source};
+use changefeed::sqlite::rusqlite::Connection;
+use changefeed::sqlite::{SqliteStore, consume};
+use changefeed::{Changefeed, NewFeed, ShardId};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -29,32 +29,28 @@ async fn main() -> Result<(), Box<dyn Error>> {
     db.migrate().await?;
     prepare(&db, &app).await?;
 
-    let (feed, shard) = (db.feed("payments").await?, ShardId(0));
-    let me: ConsumerName = "balances".parse()?;
+    let payments = db.feed("payments").await?;
+    let balances = payments.consumer("balances".parse()?, ShardId(0));
     loop {
-        let from = feed.consumer_cursor(&me, shard).await?;
-        let page = feed
-            .read(shard, from.map_or(After::First, After::Cursor), 100)
-            .await?;
-        if page.changes.is_empty() {
+        let taken = balances.next(100).await?;
+        if taken.page.changes.is_empty() {
             break;
         }
-        let effects = app.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for change in &page.changes {
-            // A row that was deleted since has no content any more.
-            let Some(row) = change.content.row() else {
-                continue;
-            };
-            let payment: Payment = serde_json::from_str(row.get())?;
-            effects.execute(
-                "insert into balance values (?1, ?2) \
-                 on conflict (customer) do update set cents = cents + excluded.cents",
-                (payment.customer, payment.cents),
-            )?;
-        }
         // Fails if another instance has taken this page meanwhile; then nothing is committed.
-        advance_consumer(&effects, &me, feed.definition().id, shard, from, page.next)?;
-        effects.commit()?;
+        consume(&mut app, &taken, |effects| {
+            for change in &taken.page.changes {
+                // A row that was deleted since has no content any more.
+                let Some(payment) = change.row::<Payment>()? else {
+                    continue;
+                };
+                effects.execute(
+                    "insert into balance values (?1, ?2) \
+                     on conflict (customer) do update set cents = cents + excluded.cents",
+                    (payment.customer, payment.cents),
+                )?;
+            }
+            Ok::<_, Box<dyn Error>>(())
+        })?;
     }
 
     let mut balances = app.prepare("select customer, cents from balance order by customer")?;
@@ -77,11 +73,8 @@ async fn prepare(db: &Changefeed, app: &Connection) -> Result<(), Box<dyn Error>
     )?;
     if db.feeds().await?.is_empty() {
         db.create_feed(&NewFeed {
-            source: Some(Source::Captured {
-                table: db.table("payment")?,
-                shard_by: None,
-            }),
-            ..NewFeed::new("payments".parse()?)
+            name: "payments".parse()?,
+            ..NewFeed::captured("payment")?
         })
         .await?;
     }

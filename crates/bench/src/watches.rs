@@ -7,9 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed::{
-    CancellationToken, Closure, Result, RowChange, Store, TableName, Take, Watch, WatchFrom,
-    WatchName, WatchSettings, WatchSpec, Watcher,
+    CancellationToken, Closure, Result, RowChange, Store, TableName, Watch, WatchFrom, WatchName,
+    WatchSettings, WatchSpec, Watcher,
 };
+use changefeed_core::Take;
 
 use crate::rate;
 use crate::report::{Budget, Findings, Measure};

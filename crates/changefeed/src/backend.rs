@@ -3,12 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use changefeed_core::{Error, Result, Store};
-use changefeed_postgres::PostgresStore;
-use changefeed_sqlite::SqliteStore;
-use changefeed_sqlserver::{SqlServerStore, Target};
-
-use crate::Changefeed;
+use changefeed_core::{Error, Kind, Result, Store};
+use changefeed_engine::Changefeed;
 
 /// A database that a URL names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,7 +48,7 @@ impl Backend {
             });
         }
         let is_url = url.starts_with("sqlserver://") || url.starts_with("mssql://");
-        if is_url || Target::is_ado(url) {
+        if is_url || is_ado(url) {
             return Ok(Backend::SqlServer {
                 url: url.to_owned(),
             });
@@ -74,22 +70,67 @@ impl Backend {
     }
 
     /// The SQL that installs our tables, for people who run it themselves.
-    pub fn migration_script(&self) -> String {
-        match self {
+    pub fn migration_script(&self) -> Result<String> {
+        Ok(match self {
+            #[cfg(feature = "sqlite")]
             Backend::Sqlite { .. } => changefeed_sqlite::migration_script(),
+            #[cfg(feature = "postgres")]
             Backend::Postgres { .. } => changefeed_postgres::migration_script(),
+            #[cfg(feature = "sqlserver")]
             Backend::SqlServer { .. } => changefeed_sqlserver::migration_script(),
-        }
+            #[allow(
+                unreachable_patterns,
+                reason = "with all features there is nothing left"
+            )]
+            other => return Err(other.missing()),
+        })
     }
 
     /// Opens the database.
     pub async fn open(&self) -> Result<Arc<dyn Store>> {
         Ok(match self {
-            Backend::Sqlite { path } => Arc::new(SqliteStore::open(path).await?),
-            Backend::Postgres { url } => Arc::new(PostgresStore::connect(url).await?),
-            Backend::SqlServer { url } => Arc::new(SqlServerStore::connect(url).await?),
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite { path } => Arc::new(changefeed_sqlite::SqliteStore::open(path).await?),
+            #[cfg(feature = "postgres")]
+            Backend::Postgres { url } => {
+                Arc::new(changefeed_postgres::PostgresStore::connect(url).await?)
+            }
+            #[cfg(feature = "sqlserver")]
+            Backend::SqlServer { url } => {
+                Arc::new(changefeed_sqlserver::SqlServerStore::connect(url).await?)
+            }
+            #[allow(
+                unreachable_patterns,
+                reason = "with all features there is nothing left"
+            )]
+            other => return Err(other.missing()),
         })
     }
+
+    /// For a database that this program was built without.
+    #[allow(dead_code, reason = "with all features there is nothing missing")]
+    fn missing(&self) -> Error {
+        let (database, feature) = match self {
+            Backend::Sqlite { .. } => ("SQLite", "sqlite"),
+            Backend::Postgres { .. } => ("PostgreSQL", "postgres"),
+            Backend::SqlServer { .. } => ("SQL Server", "sqlserver"),
+        };
+        Error::new(
+            Kind::Unsupported,
+            format!("this program was built without {database}"),
+        )
+        .advise(format!(
+            "build it with the feature `{feature}` of the crate changefeed"
+        ))
+    }
+}
+
+/// Whether a text is a connection string of SQL Server's drivers: it begins with the server.
+fn is_ado(text: &str) -> bool {
+    let first = text.split('=').next().unwrap_or_default().trim();
+    ["server", "data source", "addr", "address"]
+        .iter()
+        .any(|key| first.eq_ignore_ascii_case(key))
 }
 
 /// Where it is, for people: the kind, the host and the database, and nothing of user or password.
@@ -97,11 +138,17 @@ impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Backend::Sqlite { path } => write!(f, "sqlite:{path}"),
+            #[cfg(feature = "postgres")]
             Backend::Postgres { url } => f.write_str(&changefeed_postgres::place(url)),
-            Backend::SqlServer { url } => match Target::parse(url) {
+            #[cfg(not(feature = "postgres"))]
+            Backend::Postgres { .. } => f.write_str("postgres"),
+            #[cfg(feature = "sqlserver")]
+            Backend::SqlServer { url } => match changefeed_sqlserver::Target::parse(url) {
                 Ok(target) => f.write_str(&target.place()),
                 Err(_) => f.write_str("sqlserver"),
             },
+            #[cfg(not(feature = "sqlserver"))]
+            Backend::SqlServer { .. } => f.write_str("sqlserver"),
         }
     }
 }
@@ -115,18 +162,17 @@ pub async fn connect(url: &str) -> Result<Changefeed> {
 /// The SQL that installs our tables in the kind of database that a URL names. Needs no
 /// connection, so the kind alone will do: `postgres:`, `sqlserver:` or `sqlite:`.
 pub fn migration_script(url: &str) -> Result<String> {
-    Ok(match url {
-        "postgres:" | "postgresql:" => changefeed_postgres::migration_script(),
-        "sqlite:" => changefeed_sqlite::migration_script(),
-        "sqlserver:" | "mssql:" => changefeed_sqlserver::migration_script(),
-        url => Backend::parse(url)?.migration_script(),
-    })
+    let backend = match url {
+        "postgres:" | "postgresql:" => Backend::Postgres { url: url.into() },
+        "sqlite:" => Backend::Sqlite { path: url.into() },
+        "sqlserver:" | "mssql:" => Backend::SqlServer { url: url.into() },
+        url => Backend::parse(url)?,
+    };
+    backend.migration_script()
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "postgres", feature = "sqlserver"))]
 mod tests {
-    use changefeed_core::Kind;
-
     use super::*;
 
     #[test]
@@ -177,7 +223,9 @@ mod tests {
             Backend::parse("postgresql://h/d"),
             Ok(Backend::Postgres { .. })
         ));
+        assert!(!is_ado("sqlite:server=x.db"));
         for url in [
+            "Data Source=x;",
             "sqlserver://u:p@h/d",
             "Server=h;Database=d;User Id=u;Password=p",
         ] {

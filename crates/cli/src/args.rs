@@ -1,6 +1,7 @@
 //! The command line, as written.
 
 mod events;
+mod examples;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,13 +21,16 @@ mod watch;
 pub(crate) use events::{
     Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
 };
-pub(crate) use serve::{Http, Role, Serve};
+pub(crate) use serve::{Http, Serve};
 pub(crate) use sink::WebhookArgs;
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
 /// The database, where none is named.
 pub(crate) const DEFAULT_DATABASE: &str = "sqlite:changefeed.db";
+
+/// Options of every command; they come last in its help.
+const GLOBAL: &str = "Global options";
 
 /// Change feeds from SQL databases that lose, repeat and reorder nothing.
 #[derive(Debug, Parser)]
@@ -37,6 +41,7 @@ pub(crate) struct Args {
     #[arg(
         long,
         global = true,
+        help_heading = GLOBAL,
         env = "CHANGEFEED_DB",
         hide_env_values = true,
         value_name = "URL"
@@ -44,11 +49,11 @@ pub(crate) struct Args {
     pub(crate) db: Option<String>,
 
     /// The file with the settings and definitions [default: changefeed.toml, where there is one]
-    #[arg(long, global = true, env = "CHANGEFEED_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, help_heading = GLOBAL, env = "CHANGEFEED_CONFIG", hide_env_values = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
     /// Print data as JSON, one object per line
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
     #[command(subcommand)]
@@ -85,42 +90,45 @@ impl Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run everything that is defined in the database, until stopped
+    /// Sweep, deliver events, run watches and answer HTTP, until stopped
+    #[command(after_help = examples::SERVE)]
     Serve(Serve),
-    /// Make the database have what the file defines, and show before what is different
+    /// Create, change and drop definitions so that the database matches a file; shows the plan first
+    #[command(after_help = examples::APPLY)]
     Apply(Apply),
-    /// Write a changefeed.toml with every key and its default to begin with
+    /// Write a changefeed.toml that has every key with its default
     Init(Init),
     /// Install changefeed's tables, or bring them up to date
     Migrate(Migrate),
     /// Remove everything of changefeed's from the database
     Uninstall(Uninstall),
-    /// Create, read, follow and tend feeds
+    /// Create, read, follow and maintain feeds
     #[command(subcommand)]
     Feed(Feed),
-    /// See and move the cursors of named consumers
+    /// List, move and drop the cursors of named consumers
     #[command(subcommand)]
     Consumer(Consumer),
     /// Give numbers to committed changes, until stopped
     Sweep(Sweep),
-    /// Hand the changed rows of a table to a function, and tend such watches
+    /// Hand the changed rows of a table to a function, and maintain watches
+    #[command(after_help = examples::WATCH)]
     Watch(WatchArgs),
     /// Deliver events to webhooks, until stopped
     Deliver(Deliver),
-    /// Create and tend event triggers
+    /// Create and maintain event triggers
     #[command(subcommand)]
     Trigger(Trigger),
-    /// Look at captured events, and deliver them again
+    /// List captured events and their attempts, and redeliver them
     #[command(subcommand)]
     Event(Event),
-    /// Create, list and take back tokens of the HTTP interface
+    /// Create, list and revoke tokens of the HTTP interface
     #[command(subcommand)]
     Token(Token),
     /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
-    /// Look at feeds, deliveries, watches and instances as they work
+    /// Show feeds, deliveries, watches and instances live
     Top(Top),
-    /// Look for what keeps changes from being captured or delivered
+    /// Find what keeps changes from being captured or delivered
     Doctor,
     /// Measure changefeed against the bare database
     #[command(subcommand)]
@@ -198,10 +206,12 @@ pub(crate) struct Uninstall {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Feed {
     /// Create a feed
+    #[command(after_help = examples::FEED_CREATE)]
     Create(CreateFeed),
     /// List the feeds
     List,
     /// Read one page of a shard
+    #[command(after_help = examples::FEED_READ)]
     Read(ReadFeed),
     /// Follow a feed as changes arrive
     Tail(TailFeed),

@@ -10,17 +10,19 @@ use std::time::Duration;
 
 use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
+use changefeed::server::Server;
 use changefeed::{
     After, Backend, CancellationToken, Capture, Change, Changefeed, Content, Delivery, Error,
-    FeedHandle, Kind, NewFeed, Result, Retry, ShardId, Sink, Source, TriggerDefinition, Updates,
-    WatchDefinition, WatchSpec,
+    FeedHandle, Kind, NewFeed, Result, Retry, Service, ShardId, Sink, Source, TriggerDefinition,
+    Updates, WatchDefinition, WatchSpec,
 };
 use changefeed_receiver::Receiver;
 use serde::Deserialize;
 
 use crate::args::Serve;
-use crate::commands::serve::Instance;
+use crate::commands::serve::{prepare, run_until};
 use crate::output::Out;
+use crate::signals::Hangups;
 
 /// How long an order waits for its next attempt: a dead letter is to be seen within seconds.
 const RETRY_AFTER: Duration = Duration::from_secs(3);
@@ -53,8 +55,10 @@ pub(crate) async fn run(
     db.migrate().await?;
     let receiver = receiver::start().await?;
     let feeds = define(&db, &receiver).await?;
-    let (instance, args) = listen(&db, args, &shutdown).await?;
-    welcome(&url, instance.url().as_deref(), database.is_some(), out)?;
+    let hangups = Hangups::new()?;
+    let (service, args) = listen(&db, args, &shutdown).await?;
+    let address = service.server().map(Server::url);
+    welcome(&url, address.as_deref(), database.is_some(), out)?;
 
     if let Some(duration) = args.duration {
         let stop = shutdown.clone();
@@ -68,7 +72,8 @@ pub(crate) async fn run(
     let reading = feeds[0].clone();
     let stop = shutdown.clone();
     let report = tokio::spawn(async move { report::run(&reading, &stop).await });
-    let serving = tokio::spawn(async move { instance.run(&args).await });
+    let stop = shutdown.clone();
+    let serving = tokio::spawn(async move { run_until(service, hangups, &stop).await });
 
     let mut changes = SelectAll::new();
     for feed in &feeds {
@@ -149,15 +154,15 @@ async fn listen(
     db: &Changefeed,
     mut args: Serve,
     shutdown: &CancellationToken,
-) -> Result<(Instance, Serve)> {
-    let instance = match Instance::prepare(db, &args, shutdown).await {
+) -> Result<(Service, Serve)> {
+    let service = match prepare(db, &args, shutdown).await {
         Err(error) if error.kind() == Kind::Unavailable => {
             args.http.listen.set_port(0);
-            Instance::prepare(db, &args, shutdown).await
+            prepare(db, &args, shutdown).await
         }
         prepared => prepared,
     };
-    Ok((instance?, args))
+    Ok((service?, args))
 }
 
 /// A feed of the shop's orders, new or from an earlier demo in the same file.

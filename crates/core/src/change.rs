@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::{Cursor, Error, Operation, Result};
+use crate::{After, Cursor, Error, Operation, Result};
 
 /// The largest page a reader may ask for.
 pub const MAX_PAGE: usize = 10_000;
@@ -21,6 +21,22 @@ pub struct Change {
     pub change_id: Option<i64>,
     /// What changed, as far as the feed knows where to find it.
     pub content: Content,
+}
+
+impl Change {
+    /// The row, read into a type of yours; none if there is no row, or if the feed does not know it.
+    pub fn row<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
+        let Some(row) = self.content.row() else {
+            return Ok(None);
+        };
+        serde_json::from_str(row.get()).map(Some).map_err(|error| {
+            Error::invalid(format!(
+                "the row of change {} is not as expected",
+                self.cursor
+            ))
+            .caused_by(error)
+        })
+    }
 }
 
 /// The row behind a change, read when the page is read: its newest state, not a copy of what it
@@ -115,6 +131,15 @@ pub struct Page {
 }
 
 impl Page {
+    /// Where somebody goes on who has read this page after that point.
+    pub fn go_on(&self, after: After) -> After {
+        match after {
+            // Old data may still come below where an empty shard ends.
+            After::First if self.changes.is_empty() => After::First,
+            _ => After::Cursor(self.next),
+        }
+    }
+
     /// One without changes.
     pub fn empty(next: Cursor) -> Self {
         Page {

@@ -6,7 +6,9 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use crate::name::check_name;
-use crate::{ConsumerStore, Cursor, Error, Feed, FeedName, Kind, Result, ShardId};
+use crate::{
+    After, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Kind, Page, Result, ShardId, Store,
+};
 
 /// A consumer's name: `[a-zA-Z0-9_-]+`, at most 100 characters.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -75,6 +77,43 @@ pub struct Consumer {
     pub expired: bool,
     /// Milliseconds since the cursor was last stored.
     pub idle_ms: i64,
+}
+
+/// The next page of a consumer, and where it stood when it was read: what moving it on needs.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Taken {
+    /// The consumer.
+    pub consumer: ConsumerName,
+    /// The feed.
+    pub feed: FeedId,
+    /// The shard.
+    pub shard: ShardId,
+    /// Where it stands; nowhere before its first page is done.
+    pub from: Option<Cursor>,
+    /// What comes next.
+    pub page: Page,
+}
+
+impl Taken {
+    /// Reads the next page of a consumer; a new one begins with the oldest change.
+    pub async fn read(
+        store: &dyn Store,
+        consumer: &ConsumerName,
+        feed: &Feed,
+        shard: ShardId,
+        limit: usize,
+    ) -> Result<Self> {
+        let from = store.consumer_cursor(consumer, feed, shard).await?;
+        let after = from.map_or(After::First, After::Cursor);
+        Ok(Taken {
+            page: store.read(feed, shard, after, limit).await?,
+            consumer: consumer.clone(),
+            feed: feed.id,
+            shard,
+            from,
+        })
+    }
 }
 
 /// Moves a consumer deliberately, wherever it stands: for a person who wants it to go on elsewhere.

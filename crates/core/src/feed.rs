@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cursor, Error, FeedId, FeedName, Result, ShardId, SweepGroup, TableName, Uuid};
+use crate::{Cursor, Error, FeedId, FeedName, Fold, Result, ShardId, SweepGroup, TableName, Uuid};
 
 /// The default `last_change_sequence_number` of a new shard: the first change gets one more.
 /// Everything below is free for data that is older than the feed.
@@ -210,6 +210,19 @@ impl NewFeed {
             start: DEFAULT_START,
             source: None,
         }
+    }
+
+    /// A feed of the changes of a table, named after the table, with one shard and every default.
+    pub fn captured(table: &str) -> Result<Self> {
+        let table = TableName::parse(table, Fold::Keep)?;
+        let name = table.name.parse()?;
+        Ok(NewFeed {
+            source: Some(Source::Captured {
+                table,
+                shard_by: None,
+            }),
+            ..NewFeed::new(name)
+        })
     }
 
     /// Checks what can be checked without a database.

@@ -41,7 +41,7 @@ pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, PAGE_BYTES, Page, PageRoom};
 pub use condition::{Condition, Dialect};
-pub use consumer::{Consumer, ConsumerName, seek_consumer};
+pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definition::{

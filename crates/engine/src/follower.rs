@@ -1,5 +1,6 @@
 //! Following a shard: pages as they come, waiting without polling in between.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,119 +11,187 @@ use changefeed_core::{
 use futures_util::stream::{self, Stream};
 use tokio::time::Instant;
 
+use crate::CancellationToken;
+
 /// A waiter looks again after this time even if nobody woke it. Nothing relies on it; it bounds
 /// the harm of a bug.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Reads the next page; if there is nothing, waits up to `wait` for something to come.
-pub async fn long_poll(
-    store: &dyn Store,
-    feed: &Feed,
-    shard: ShardId,
+/// Where the pages of a shard come from.
+pub trait Pages: Send + Sync {
+    /// A page, in whatever form its reader wants it.
+    type Page: Send;
+    /// What reading fails with.
+    type Error: Borrow<Error> + Send;
+
+    /// Takes a place where news of the shard is announced.
+    fn subscribe(&self) -> Subscription;
+
+    /// Reads the changes after a point.
+    fn read(&self, after: After) -> impl Future<Output = Result<Self::Page, Self::Error>> + Send;
+
+    /// Where to go on after a page that was read after this point, if it has changes; otherwise where
+    /// to look again.
+    fn next(&self, page: &Self::Page, after: After) -> Next;
+}
+
+/// What a page means for its follower.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Next {
+    /// Whether the page has changes.
+    pub changes: bool,
+    /// Where to go on.
+    pub after: After,
+}
+
+/// Follows a shard, page by page.
+#[derive(Debug)]
+pub struct Follower<P> {
+    pages: P,
     after: After,
-    limit: usize,
-    wait: Duration,
-) -> Result<Page> {
-    let mut subscription = store.subscribe(feed, shard);
-    let deadline = Instant::now() + wait;
-    let mut after = after;
-    loop {
+    subscription: Subscription,
+    backoff: Backoff,
+}
+
+impl<P: Pages> Follower<P> {
+    /// Nothing is read yet, but news from now on is not missed.
+    pub fn new(pages: P, after: After) -> Self {
+        Follower {
+            subscription: pages.subscribe(),
+            pages,
+            after,
+            backoff: Backoff::default(),
+        }
+    }
+
+    /// Where it goes on. "From now on" is a place as soon as somebody has looked.
+    pub fn after(&self) -> After {
+        self.after
+    }
+
+    /// Where its pages come from.
+    pub fn pages(&self) -> &P {
+        &self.pages
+    }
+
+    /// Reads once. Returns the page if there is one, and what it means.
+    pub async fn look(&mut self) -> Result<(P::Page, Next), P::Error> {
         // Before reading: news that comes while we read must not be forgotten.
-        subscription.look();
-        let page = store.read(feed, shard, after, limit).await?;
-        if !page.changes.is_empty() || Instant::now() >= deadline {
-            return Ok(page);
+        self.subscription.look();
+        let page = self.pages.read(self.after).await?;
+        let next = self.pages.next(&page, self.after);
+        self.after = next.after;
+        Ok((page, next))
+    }
+
+    /// The next page that has changes, however long it takes: through lost connections and restarts of
+    /// the database. Fails only when a person has to do something.
+    pub async fn next(&mut self) -> Result<P::Page, P::Error> {
+        loop {
+            match self.look().await {
+                Ok((page, next)) => {
+                    self.backoff.worked();
+                    if next.changes {
+                        return Ok(page);
+                    }
+                    // Times out in silence: see LOOK_AGAIN.
+                    let _ = tokio::time::timeout(LOOK_AGAIN, self.subscription.news()).await;
+                }
+                Err(error) => {
+                    let known: &Error = error.borrow();
+                    if known.kind().remedy() == Remedy::Human {
+                        return Err(error);
+                    }
+                    tracing::warn!(error = %known, "reading failed; trying again");
+                    tokio::time::sleep(self.backoff.failed()).await;
+                }
+            }
         }
-        if after == After::Last {
-            // "From now on" means from when it was said, not from each look.
-            after = After::Cursor(page.next);
-        }
-        let until = deadline.min(Instant::now() + LOOK_AGAIN);
-        tokio::select! {
-            () = subscription.news() => {}
-            () = tokio::time::sleep_until(until) => {}
+    }
+
+    /// The next page; if it has no changes, waits for some until the deadline, or until told to stop.
+    /// `waits` is asked before the first wait.
+    pub async fn poll<E: From<P::Error>>(
+        &mut self,
+        wait: Duration,
+        stop: &CancellationToken,
+        mut waits: impl FnMut() -> Result<(), E>,
+    ) -> Result<P::Page, E> {
+        let deadline = Instant::now() + wait;
+        let mut waited = false;
+        loop {
+            let (page, next) = self.look().await?;
+            if next.changes || Instant::now() >= deadline || stop.is_cancelled() {
+                return Ok(page);
+            }
+            if !std::mem::replace(&mut waited, true) {
+                waits()?;
+            }
+            let until = deadline.min(Instant::now() + LOOK_AGAIN);
+            tokio::select! {
+                () = self.subscription.news() => {}
+                () = tokio::time::sleep_until(until) => {}
+                () = stop.cancelled() => return Ok(page),
+            }
         }
     }
 }
 
-/// What to follow.
-#[derive(Debug, Clone)]
-pub struct Follow {
+/// The pages of a shard as the store reads them.
+#[derive(Clone)]
+pub struct ShardPages {
+    /// The store.
+    pub store: Arc<dyn Store>,
     /// The feed.
     pub feed: Feed,
     /// The shard.
     pub shard: ShardId,
-    /// Where to begin.
-    pub after: After,
     /// How many changes to read at a time.
-    pub page: usize,
+    pub limit: usize,
 }
 
-/// The changes of a shard, for ever. The stream goes on through lost connections and restarts of
-/// the database; it ends with an error only when a person has to do something.
-pub fn follow(store: Arc<dyn Store>, what: Follow) -> impl Stream<Item = Result<Change>> + Send {
-    let subscription = store.subscribe(&what.feed, what.shard);
-    let follower = Follower {
-        store,
-        what,
-        subscription,
-        ready: VecDeque::new(),
-        backoff: Backoff::default(),
-    };
-    stream::unfold(Some(follower), |follower| async move {
-        let mut follower = follower?;
-        match follower.next().await {
-            Ok(change) => Some((Ok(change), Some(follower))),
-            Err(error) => Some((Err(error), None)),
+impl std::fmt::Debug for ShardPages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.feed.name, self.shard)
+    }
+}
+
+impl Pages for ShardPages {
+    type Page = Page;
+    type Error = Error;
+
+    fn subscribe(&self) -> Subscription {
+        self.store.subscribe(&self.feed, self.shard)
+    }
+
+    async fn read(&self, after: After) -> Result<Page> {
+        let (feed, shard) = (&self.feed, self.shard);
+        self.store.read(feed, shard, after, self.limit).await
+    }
+
+    fn next(&self, page: &Page, after: After) -> Next {
+        Next {
+            changes: !page.changes.is_empty(),
+            after: page.go_on(after),
         }
+    }
+}
+
+/// The changes of a shard, for ever: see [`Follower::next`].
+pub fn follow(
+    pages: ShardPages,
+    after: After,
+) -> impl Stream<Item = Result<Change>> + Send + use<> {
+    let follower = Follower::new(pages, after);
+    stream::unfold(Some((follower, VecDeque::new())), |following| async move {
+        let (mut follower, mut ready) = following?;
+        if ready.is_empty() {
+            match follower.next().await {
+                Ok(page) => ready.extend(page.changes),
+                Err(error) => return Some((Err(error), None)),
+            }
+        }
+        let change = ready.pop_front()?;
+        Some((Ok(change), Some((follower, ready))))
     })
-}
-
-struct Follower {
-    store: Arc<dyn Store>,
-    what: Follow,
-    subscription: Subscription,
-    ready: VecDeque<Change>,
-    backoff: Backoff,
-}
-
-impl Follower {
-    async fn next(&mut self) -> Result<Change> {
-        loop {
-            if let Some(change) = self.ready.pop_front() {
-                return Ok(change);
-            }
-            self.subscription.look();
-            let Follow {
-                feed,
-                shard,
-                after,
-                page,
-            } = &self.what;
-            match self.store.read(feed, *shard, *after, *page).await {
-                Ok(page) => {
-                    self.backoff.worked();
-                    if !(page.changes.is_empty() && self.what.after == After::First) {
-                        self.what.after = After::Cursor(page.next);
-                    }
-                    self.ready.extend(page.changes);
-                    if self.ready.is_empty() {
-                        // Times out in silence: see LOOK_AGAIN.
-                        let _ = tokio::time::timeout(LOOK_AGAIN, self.subscription.news()).await;
-                    }
-                }
-                Err(error) => self.recover(error).await?,
-            }
-        }
-    }
-
-    /// Waits before another try, or gives the error back if trying again cannot help.
-    async fn recover(&mut self, error: Error) -> Result<()> {
-        if error.kind().remedy() == Remedy::Human {
-            return Err(error);
-        }
-        tracing::warn!(%error, feed = %self.what.feed.name, "reading failed; trying again");
-        tokio::time::sleep(self.backoff.failed()).await;
-        Ok(())
-    }
 }

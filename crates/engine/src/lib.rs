@@ -1,10 +1,16 @@
-//! The loops: each takes its resources and a shutdown token, owns its state, and ends cleanly
-//! when told. Nothing here knows which database it works on.
+//! What works on a database without knowing which it is: the loops, where what they find goes to, what a
+//! library user holds, and what an instance knows about itself.
+//!
+//! A loop takes its resources and a shutdown token, owns its state, and ends cleanly when told. The
+//! [supervisor] says which of them an instance runs.
 
 mod dispatcher;
 mod follower;
+mod handle;
 mod janitor;
+pub mod observe;
 pub mod sinks;
+pub mod supervisor;
 mod sweeper;
 mod timekeeper;
 mod traces;
@@ -12,7 +18,8 @@ mod watcher;
 
 use changefeed_core::Error;
 pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
-pub use follower::{Follow, follow, long_poll};
+pub use follower::{Follower, Next, Pages, ShardPages, follow};
+pub use handle::{Changefeed, ConsumerHandle, FeedHandle, TriggerHandle, WatchBuilder};
 pub use janitor::run_janitor;
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;

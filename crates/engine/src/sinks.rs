@@ -7,11 +7,32 @@ pub mod webhook;
 
 use std::time::Duration;
 
-use changefeed_core::{Answer, Attempt, Outcome};
+use changefeed_core::{Answer, Attempt, Outcome, Result, Sink, WatchDefinition, WatchName};
+use webhook::{WebhookClient, WebhookOptions};
+
+use crate::WatchFunction;
 
 pub use batches::PostBatches;
 pub use exec::Exec;
 pub use handler::Handler;
+
+/// Where the batches of a watch go; nothing if a program that uses the library takes them.
+pub fn batch_sink(
+    name: &WatchName,
+    definition: &WatchDefinition,
+    webhooks: WebhookOptions,
+) -> Result<Option<Box<dyn WatchFunction>>> {
+    Ok(match &definition.sink {
+        Sink::Webhook(_) => {
+            let variables = webhooks.variables.clone();
+            let client = WebhookClient::new(webhooks)?;
+            let post = PostBatches::prepare(client, name, definition, &variables)?;
+            Some(Box::new(post))
+        }
+        Sink::Exec(command) => Some(Box::new(Exec::new(command, definition.format()))),
+        Sink::InProcess => None,
+    })
+}
 
 /// An attempt that is over.
 #[derive(Debug, Clone)]

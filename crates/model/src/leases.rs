@@ -406,7 +406,8 @@ impl Protocol for Leases {
             }
             Role::Late { .. } if process.calls < 1 => self.takes(state, me),
             // Whoever gives a lease back and takes it again before it has ended keeps the generation: such a
-            // call must not be late. Instances give back when they end, so it is not.
+            // call must not be late. Sweepers give back when they end, so it is not; the lease of clean-ups is given
+            // back after each, but nothing depends on it.
             Role::LateRelease { .. } if process.calls < 1 && state.processes[0].generation > 1 => {
                 self.releases(state, me, 1)
             }

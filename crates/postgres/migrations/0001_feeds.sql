@@ -1125,7 +1125,9 @@ begin
                           then l.generation else l.generation + 1 end,
         renewal = l.renewal + 1,
         ttl_milliseconds = excluded.ttl_milliseconds,
-        expires_at = excluded.expires_at
+        -- By the time now, and not when we began to wait for the row: a newer call of the same owner may
+        -- have been granted more meanwhile.
+        expires_at = clock_timestamp() + excluded.ttl_milliseconds * interval '1 millisecond'
     where l.owner = excluded.owner or l.expires_at <= clock_timestamp()
        or l.renewal = stale_renewal
     returning l.generation into hold_lease.generation;

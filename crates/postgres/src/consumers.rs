@@ -1,8 +1,10 @@
 //! Cursors of named consumers.
 
-use changefeed_core::{Consumer, ConsumerName, Cursor, Feed, FeedId, FeedName, Result, ShardId};
-use tokio_postgres::GenericClient;
+use changefeed_core::{
+    Consumer, ConsumerName, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId, Taken,
+};
 use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, GenericClient, Transaction};
 
 use crate::error::db;
 use crate::session::Session;
@@ -26,6 +28,47 @@ pub async fn advance_consumer(
         Ok(false) => Err(name.moved(shard)),
         Err(error) => Err(db(error)),
     }
+}
+
+/// Commits the effects of a page together with the consumer's cursor, so that they happen exactly once:
+/// whoever is killed before the commit gets the page again and has done nothing. When the outcome of the
+/// commit is unknown, the next page tells.
+///
+/// ```no_run
+/// # use changefeed_core::{Error, Taken};
+/// # async fn example(mut app: changefeed_postgres::tokio_postgres::Client, taken: Taken)
+/// # -> Result<(), Box<dyn std::error::Error>> {
+/// use changefeed_postgres::consume;
+///
+/// consume(&mut app, &taken, async |effects| {
+///     for change in &taken.page.changes {
+///         let sql = "insert into seen values ($1)";
+///         effects.execute(sql, &[&change.change_id]).await?;
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })
+/// .await?;
+/// # Ok(()) }
+/// ```
+pub async fn consume<T, E: From<Error>>(
+    client: &mut Client,
+    taken: &Taken,
+    effects: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, E>,
+) -> Result<T, E> {
+    let transaction = client.transaction().await.map_err(db)?;
+    let Taken {
+        consumer,
+        feed,
+        shard,
+        from,
+        page,
+        ..
+    } = taken;
+    // First, so that whoever comes second waits here and has no effects to undo.
+    advance_consumer(&transaction, consumer, *feed, *shard, *from, page.next).await?;
+    let done = effects(&transaction).await?;
+    transaction.commit().await.map_err(db)?;
+    Ok(done)
 }
 
 /// Moves a consumer if it stands where it is believed to stand. Returns whether it did.

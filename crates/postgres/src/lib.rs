@@ -55,7 +55,7 @@ use std::sync::Arc;
 
 use changefeed_core::Result;
 pub use connect::place;
-pub use consumers::advance_consumer;
+pub use consumers::{advance_consumer, consume};
 pub use schema::migration_script;
 pub use tokio_postgres;
 pub use ulids::UlidTransaction;

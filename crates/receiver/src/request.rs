@@ -21,7 +21,7 @@ pub struct Request {
     pub arrived: Instant,
     /// Which connection it came by, counted from 1.
     pub connection: u64,
-    /// The how manieth of its connection it is, counted from 1.
+    /// Its number among the requests of its connection, from 1.
     pub nth: u64,
     /// Whether all of it was read.
     pub complete: bool,

@@ -12,6 +12,7 @@ import { events } from "./events.js";
 import { event } from "./event.js";
 import { watch, watches } from "./watches.js";
 import { instances } from "./instances.js";
+import { api } from "./interface.js";
 
 /** As often as the server takes a sample: more would show nothing new. */
 const EVERY = 5000;
@@ -19,6 +20,7 @@ const EVERY = 5000;
 const ROUTES = [
   ["", overview], ["feeds", feeds], ["feeds/*", feed], ["triggers", triggers], ["triggers/*", trigger],
   ["events", events], ["events/*", event], ["watches", watches], ["watches/*", watch], ["instances", instances],
+  ["api", api],
 ];
 
 const main = document.getElementById("main");
@@ -109,7 +111,7 @@ function later(mine) {
 
 const SECTIONS = [
   ["Overview", "#/"], ["Feeds", "#/feeds"], ["Triggers", "#/triggers"], ["Events", "#/events"],
-  ["Dead letters", "#/events?status=dead_letter"], ["Watches", "#/watches"], ["Instances", "#/instances"],
+  ["Dead letters", "#/events?status=dead_letter"], ["Watches", "#/watches"], ["Instances", "#/instances"], ["API", "#/api"],
 ];
 
 function navigation({ parts, query } = place()) {

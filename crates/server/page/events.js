@@ -70,9 +70,9 @@ export const events = {
         }),
       }),
       filters(query, triggers),
-      panel(dead ? "Given up" : "Log", { id: "log", note: `newest first${filtered ? ", filtered" : ""}` },
+      panel(dead ? "Dead letters" : "Log", { id: "log", note: `newest first${filtered ? ", filtered" : ""}` },
         all.length ? eventTable(all) : filtered
-          ? h("div", { class: "empty" }, h("p", {}, dead ? "Nothing was given up." : "No event is like that."), h("p", {}, link("#/events", "Show all events")))
+          ? h("div", { class: "empty" }, h("p", {}, dead ? "There is no dead letter." : "No event is like that."), h("p", {}, link("#/events", "Show all events")))
           : empty("There is no event yet. They come from changes of tables that an event trigger looks at:", "changefeed trigger create orders --table orders --webhook https://example.com/hooks/orders"),
         before && h("div", { class: "buttons padded" }, action("Older events", {
           key: "older",

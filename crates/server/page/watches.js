@@ -1,4 +1,4 @@
-// Watches: rows that wait, rows in hand, rows given up.
+// Watches: rows that wait, leased rows, parked rows.
 
 import { h, link } from "./dom.js";
 import { get, getExact, post } from "./api.js";

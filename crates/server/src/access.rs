@@ -6,8 +6,9 @@ use std::time::Duration;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
-use changefeed::futures::FutureExt;
-use changefeed::{AccessToken, Changefeed, FeedName, Scope, TokenId};
+use changefeed_core::{AccessToken, FeedName, Scope, TokenId};
+use changefeed_engine::Changefeed;
+use futures_util::FutureExt;
 
 use crate::kept::Kept;
 use crate::problem::{Answer, Problem};

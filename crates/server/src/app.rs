@@ -5,26 +5,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::{AllowedVariables, CancellationToken, Changefeed, SchemaState};
+use changefeed_core::{AllowedVariables, SchemaState};
+use changefeed_engine::{CancellationToken, Changefeed};
 
 use crate::access::Access;
 use crate::complaints::Complaints;
 use crate::connections::Connections;
 use crate::feeds::Feeds;
-use crate::health::Health;
 use crate::kept::Kept;
 use crate::limits::Limits;
-use crate::meters::Meters;
 use crate::reads::Reads;
-use crate::samples::Samples;
+use changefeed_engine::observe::Health;
+use changefeed_engine::observe::Meters;
+use changefeed_engine::observe::Samples;
 
 /// How the server serves.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Where it listens.
     pub listen: SocketAddr,
-    /// This instance among the others.
-    pub instance: String,
     /// A certificate and its key, both PEM files.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// Names that this machine goes by, besides `localhost` and its addresses.
@@ -50,11 +49,10 @@ pub struct Options {
 }
 
 impl Options {
-    /// The defaults, for an instance of this name.
-    pub fn new(listen: SocketAddr, instance: impl Into<String>) -> Self {
+    /// The defaults.
+    pub fn new(listen: SocketAddr) -> Self {
         Options {
             listen,
-            instance: instance.into(),
             tls: None,
             allow_hosts: Vec::new(),
             cors_origins: Vec::new(),
@@ -86,6 +84,8 @@ impl Options {
 pub(crate) struct App {
     /// For requests.
     pub(crate) db: Changefeed,
+    /// This instance among the others.
+    pub(crate) instance: String,
     /// For what goes on without them.
     pub(crate) loops: Changefeed,
     pub(crate) options: Options,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use changefeed::CancellationToken;
+use changefeed_engine::CancellationToken;
 
 /// How often what came again is told.
 const EVERY: Duration = Duration::from_secs(60);

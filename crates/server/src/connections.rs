@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use changefeed::CancellationToken;
+use changefeed_engine::CancellationToken;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long closing a connection may take before a new one is refused instead.

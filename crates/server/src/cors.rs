@@ -4,7 +4,7 @@
 
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::{Error, Result};
+use changefeed_core::{Error, Result};
 
 use crate::problem::{Answer, Problem};
 

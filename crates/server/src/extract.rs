@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use bytes::Bytes;
-use changefeed::Uuid;
+use changefeed_core::Uuid;
 use serde::de::DeserializeOwned;
 
 use crate::problem::{Answer, Problem};

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::futures::FutureExt;
-use changefeed::{Changefeed, Error, Feed, ShardId};
+use changefeed_core::{Error, Feed, ShardId};
+use changefeed_engine::Changefeed;
+use futures_util::FutureExt;
 
 use crate::kept::{Failed, Kept};
 

@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn only_names_of_this_machine_are_answered_to() {
-        let mut options = Options::new(([127, 0, 0, 1], 8787).into(), "i");
+        let mut options = Options::new(([127, 0, 0, 1], 8787).into());
         options.allow_hosts.push("Feeds.local".to_owned());
         for ours in [
             "localhost",

@@ -5,8 +5,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use changefeed::futures::future::{BoxFuture, FutureExt, Shared};
-use changefeed::{Error, Kind, Result};
+use changefeed_core::{Error, Kind, Result};
+use futures_util::future::{BoxFuture, FutureExt, Shared};
 
 /// Why a look failed; shared by all who waited for it.
 pub(crate) type Failed = Arc<Error>;

@@ -2,10 +2,9 @@
 //!
 //! A handler is thin: it checks who asks, calls the library, and writes down the answer. What makes
 //! thousands of waiting readers cheap is in `reads`, what keeps strangers out in `gate` and `access`,
-//! and what the dashboard shows comes from `samples`.
+//! and what the dashboard shows comes from the samples of `changefeed_engine::observe`.
 
 mod access;
-mod announcer;
 mod app;
 mod complaints;
 mod connections;
@@ -14,20 +13,13 @@ mod exposition;
 mod extract;
 mod feeds;
 mod gate;
-mod gauges;
-mod health;
 mod kept;
 mod limits;
 mod listen;
-mod looks;
-mod metered;
-mod meters;
 mod pages;
 mod problem;
 mod reads;
 mod routes;
-mod samples;
-mod series;
 mod socket;
 mod stream;
 mod tls;
@@ -41,16 +33,13 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::response::{IntoResponse, Response};
-use changefeed::{CancellationToken, Changefeed, Error, Kind, Result};
+use changefeed_core::{Error, Kind, Result};
+use changefeed_engine::observe::Own;
+use changefeed_engine::supervisor::Supervisor;
 use tokio::net::TcpListener;
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use announcer::{Introduction, announce};
 pub use app::Options;
-pub use health::{Health, Pulse};
-pub use looks::Looks;
-pub use metered::Metered;
-pub use meters::Meters;
 pub use tls::Certificate;
 pub use tokens::new_token;
 
@@ -66,21 +55,21 @@ pub struct Server {
     app: Arc<App>,
 }
 
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("address", &self.address())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Server {
-    /// Binds the address, if it may. What is asked of the database is counted.
-    pub async fn bind(
-        db: Changefeed,
-        options: Options,
-        health: Health,
-        meters: Arc<Meters>,
-        shutdown: CancellationToken,
-    ) -> Result<Server> {
-        let store = db.store().clone();
+    /// Binds the address, if it may, to answer for the instance of this supervisor.
+    pub async fn bind(instance: &Supervisor, options: Options) -> Result<Server> {
         // What says who may do what, and how it all is, does not queue behind requests.
-        let db = Changefeed::new(Metered::around(store.clone(), meters.clone()));
-        let requests = Changefeed::new(Metered::for_requests(store, meters.clone()));
+        let (db, requests) = (instance.database(), instance.database_for_requests());
         let tokens = db.store().tokens().await?;
-        if !options.is_loopback() && !tokens.iter().any(changefeed::AccessToken::is_valid) {
+        if !options.is_loopback() && !tokens.iter().any(changefeed_core::AccessToken::is_valid) {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
@@ -113,9 +102,10 @@ impl Server {
             complaints: complaints::Complaints::default(),
             schema: operating::schema(db.clone()),
             loops: db,
-            health,
-            meters,
-            shutdown,
+            instance: instance.options().name.clone(),
+            health: instance.health().clone(),
+            meters: instance.meters().clone(),
+            shutdown: instance.stop().clone(),
             openapi: openapi.into(),
             options,
             db: requests,
@@ -151,8 +141,8 @@ impl Server {
     pub async fn run(self) {
         let app = self.app;
         let shutdown = app.shutdown.clone();
-        let own = samples::Own {
-            name: app.options.instance.clone(),
+        let own = Own {
+            name: app.instance.clone(),
             meters: app.meters.clone(),
         };
         let sampling = app.samples.run(app.loops.clone(), own, shutdown.clone());

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use changefeed::{After, Change, Content, Cursor, Page};
+use changefeed_core::{After, Change, Content, Cursor, Page};
 use serde_json::value::RawValue;
 
 /// A page, and its forms as far as somebody has asked for them.
@@ -36,15 +36,10 @@ impl Encoded {
             write_change(&mut text, change);
             changes.push((text.len(), change.cursor));
         }
-        // Old data may still come below where an empty shard ends.
-        let next = match after {
-            After::First if changes.is_empty() => After::First,
-            _ => After::Cursor(page.next),
-        };
         Encoded {
             text,
             changes,
-            next,
+            next: page.go_on(after),
             more: page.more,
             json: OnceLock::new(),
             ndjson: OnceLock::new(),

@@ -3,7 +3,7 @@
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::{Error, Kind};
+use changefeed_core::{Error, Kind};
 use serde::Serialize;
 use utoipa::{IntoResponses, ToSchema};
 

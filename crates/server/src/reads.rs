@@ -10,9 +10,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use changefeed::{After, Changefeed, Error, Feed, FeedId, Kind, ShardId};
+use changefeed_core::{After, Error, Feed, FeedId, Kind, ShardId, Subscription};
+use changefeed_engine::{Changefeed, Next, Pages};
 use tokio::sync::{Semaphore, oneshot};
 
+use crate::app::App;
 use crate::pages::Encoded;
 use crate::problem::Problem;
 
@@ -116,6 +118,35 @@ impl Reads {
             .await;
         page.map(|page| Arc::new(Encoded::new(&page, key.after)))
             .map_err(Arc::new)
+    }
+}
+
+/// The pages of a shard, shared with whoever reads the same.
+pub(crate) struct SharedPages {
+    pub(crate) app: Arc<App>,
+    pub(crate) feed: Arc<Feed>,
+    pub(crate) shard: ShardId,
+    pub(crate) limit: usize,
+}
+
+impl Pages for SharedPages {
+    type Page = Arc<Encoded>;
+    type Error = Arc<Error>;
+
+    fn subscribe(&self) -> Subscription {
+        self.app.db.store().subscribe(&self.feed, self.shard)
+    }
+
+    async fn read(&self, after: After) -> Outcome {
+        let (feed, shard) = (&self.feed, self.shard);
+        self.app.reads.read(feed, shard, after, self.limit).await
+    }
+
+    fn next(&self, page: &Arc<Encoded>, _: After) -> Next {
+        Next {
+            changes: !page.is_empty(),
+            after: page.next(),
+        }
     }
 }
 

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use changefeed::futures::StreamExt;
-use changefeed::futures::stream::{self, SelectAll, Stream};
-use changefeed::{After, Backoff, Cursor, Feed, Kind, Remedy, ShardId, Subscription};
+use changefeed_core::{After, Cursor, Feed, Kind, Shard, ShardId};
+use changefeed_engine::Follower;
+use futures_util::StreamExt;
+use futures_util::stream::{self, SelectAll, Stream};
 use tokio::time::Instant;
 
 use crate::access::Rights;
@@ -19,36 +19,28 @@ use crate::app::App;
 use crate::limits::Seat;
 use crate::pages::Encoded;
 use crate::problem::{Answer, Problem};
+use crate::reads::SharedPages;
 
 /// Changes that are read at a time.
 const PAGE: usize = 500;
-/// A reader looks again after this time even if nobody woke it. Nothing relies on it.
-const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// What a follower has to tell.
+/// What there is to tell about a shard.
 enum News {
-    /// It goes on from here; told once, before anything else.
-    Begin(After),
     /// There is something.
     Page(Arc<Encoded>),
     /// It cannot go on.
     End(Problem),
 }
 
-/// Follows one shard.
-struct Follower {
-    app: Arc<App>,
-    feed: Arc<Feed>,
-    shard: ShardId,
-    after: After,
-    subscription: Subscription,
-    backoff: Backoff,
-    /// The first page, read before the answer began.
+/// A shard that is followed, and its first page.
+struct Followed {
+    follower: Follower<SharedPages>,
+    /// Where it really begins: `last` means from now on, not from each look.
+    begin: After,
     first: Option<Arc<Encoded>>,
-    begun: bool,
 }
 
-impl Follower {
+impl Followed {
     /// Reads the first page, so that whoever asks for something impossible gets a status and not a
     /// stream.
     async fn begin(
@@ -56,75 +48,45 @@ impl Follower {
         feed: &Arc<Feed>,
         shard: ShardId,
         after: After,
-    ) -> Answer<Follower> {
-        let mut subscription = app.db.store().subscribe(feed, shard);
-        subscription.look();
-        let first = app.reads.read(feed, shard, after, PAGE).await?;
-        // Where it really begins: `last` means from now on, not from each look.
-        let after = if first.is_empty() {
-            first.next()
-        } else {
-            after
-        };
-        Ok(Follower {
+    ) -> Answer<Followed> {
+        let pages = SharedPages {
             app: app.clone(),
             feed: feed.clone(),
             shard,
-            after,
-            subscription,
-            backoff: Backoff::default(),
-            first: Some(first),
-            begun: false,
+            limit: PAGE,
+        };
+        let mut follower = Follower::new(pages, after);
+        let (page, next) = follower.look().await?;
+        Ok(Followed {
+            begin: if next.changes { after } else { next.after },
+            first: next.changes.then_some(page),
+            follower,
         })
     }
 
-    async fn next(&mut self) -> Option<News> {
-        if !self.begun {
-            self.begun = true;
-            return Some(News::Begin(self.after));
+    async fn next(&mut self) -> News {
+        if let Some(first) = self.first.take() {
+            return News::Page(first);
         }
-        loop {
-            let read = match self.first.take() {
-                Some(first) => Ok(first),
-                None => {
-                    // Before reading: news that comes while we read must not be forgotten.
-                    self.subscription.look();
-                    let (reads, feed) = (&self.app.reads, &self.feed);
-                    reads.read(feed, self.shard, self.after, PAGE).await
+        match self.follower.next().await {
+            Ok(page) => News::Page(page),
+            Err(error) => {
+                let problem = Problem::from(error);
+                if let Some(failure) = problem.failure() {
+                    self.follower.pages().app.complaints.failed(failure);
                 }
-            };
-            match read {
-                Ok(page) if page.is_empty() => {
-                    self.backoff.worked();
-                    self.after = page.next();
-                    let _ = tokio::time::timeout(LOOK_AGAIN, self.subscription.news()).await;
-                }
-                Ok(page) => {
-                    self.backoff.worked();
-                    self.after = page.next();
-                    return Some(News::Page(page));
-                }
-                Err(error) if error.kind().remedy() == Remedy::Retry => {
-                    tokio::time::sleep(self.backoff.failed()).await;
-                }
-                Err(error) => {
-                    let problem = Problem::from(error);
-                    if let Some(failure) = problem.failure() {
-                        self.app.complaints.failed(failure);
-                    }
-                    return Some(News::End(problem));
-                }
+                News::End(problem)
             }
         }
     }
 
     fn into_stream(self) -> impl Stream<Item = (ShardId, News)> + Send {
-        stream::unfold(Some(self), |follower| async move {
-            let mut follower = follower?;
-            let news = follower.next().await?;
-            let shard = follower.shard;
+        stream::unfold(Some(self), |followed| async move {
+            let mut followed = followed?;
+            let shard = followed.follower.pages().shard;
+            let news = followed.next().await;
             let over = matches!(news, News::End(_));
-            Some(((shard, news), (!over).then_some(follower)))
+            Some(((shard, news), (!over).then_some(followed)))
         })
     }
 }
@@ -138,14 +100,17 @@ pub(crate) async fn shard(
     shard: ShardId,
     after: After,
 ) -> Answer<Response> {
-    let follower = Follower::begin(app, feed, shard, after).await?;
-    let news = follower.into_stream().map(|(_, news)| match news {
-        News::Begin(After::Cursor(cursor)) => Told::Text(format!("id: {cursor}\n\n").into()),
-        News::Begin(_) => Told::Text(Bytes::from_static(b": begin\n\n")),
+    let followed = Followed::begin(app, feed, shard, after).await?;
+    let begin = Told::Text(match followed.begin {
+        After::Cursor(cursor) => format!("id: {cursor}\n\n").into(),
+        _ => Bytes::from_static(b": begin\n\n"),
+    });
+    let news = followed.into_stream().map(|(_, news)| match news {
         News::Page(page) => Told::Text(page.events()),
         News::End(problem) => Told::Last(ending(&problem)),
     });
-    Ok(answer(app, rights, seat, feed, news))
+    let begin = stream::once(std::future::ready(begin));
+    Ok(answer(app, rights, seat, feed, begin.chain(news)))
 }
 
 /// All shards of a feed, for ever.
@@ -156,28 +121,18 @@ pub(crate) async fn feed(
     feed: &Arc<Feed>,
     places: &Places,
 ) -> Answer<Response> {
-    let mut followers = Vec::new();
-    for shard in &feed.shards {
-        let after = places.of(shard.shard);
-        followers.push(Follower::begin(app, feed, shard.shard, after).await?);
-    }
     // Known from the beginning, so that a shard without changes is not forgotten by who resumes.
     let mut at = Places::default();
-    for follower in &followers {
-        at.begin(follower.shard, follower.after);
+    let mut all = SelectAll::new();
+    for Shard { shard, .. } in &feed.shards {
+        let followed = Followed::begin(app, feed, *shard, places.of(*shard)).await?;
+        at.begin(*shard, followed.begin);
+        all.push(Box::pin(followed.into_stream()));
     }
     let begin = Told::Text(format!("id: {at}\n\n").into());
-    let mut all = SelectAll::new();
-    for follower in followers {
-        all.push(Box::pin(follower.into_stream()));
-    }
-    let news = all.filter_map(move |(shard, news)| {
-        let told = match news {
-            News::Begin(_) => None,
-            News::Page(page) => Some(Told::Text(at.page(shard, &page))),
-            News::End(problem) => Some(Told::Last(ending(&problem))),
-        };
-        std::future::ready(told)
+    let news = all.map(move |(shard, news)| match news {
+        News::Page(page) => Told::Text(at.page(shard, &page)),
+        News::End(problem) => Told::Last(ending(&problem)),
     });
     let begin = stream::once(std::future::ready(begin));
     Ok(answer(app, rights, seat, feed, begin.chain(news)))

@@ -3,7 +3,7 @@
 //! A token is `cft_ID_SECRET`: the id finds its row, and the SHA-256 of the secret must be the one in
 //! that row. The secret has 256 random bits, so that its hash needs neither salt nor delay.
 
-use changefeed::{Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
+use changefeed_core::{Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use subtle::ConstantTimeEq;

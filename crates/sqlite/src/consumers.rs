@@ -2,9 +2,10 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Consumer, ConsumerName, ConsumerStore, Cursor, Feed, FeedId, FeedName, Result, ShardId,
+    Consumer, ConsumerName, ConsumerStore, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId,
+    Taken,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 
 use crate::SqliteStore;
 use crate::error::Explain;
@@ -72,6 +73,56 @@ pub fn advance_consumer(
         return Ok(());
     }
     Err(name.moved(shard))
+}
+
+/// Commits the effects of a page together with the consumer's cursor, so that they happen exactly once:
+/// whoever is killed before the commit gets the page again and has done nothing.
+///
+/// ```
+/// # use changefeed_core::{SchemaStore, FeedStore, NewFeed, Taken, ShardId};
+/// # use changefeed_sqlite::{SqliteStore, consume};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = tempfile::tempdir()?;
+/// # let store = SqliteStore::open(directory.path().join("shop.db")).await?;
+/// # store.migrate().await?;
+/// # let mut app = store.connection()?;
+/// # app.execute_batch("create table orders (id integer primary key); create table seen (id)")?;
+/// # let feed = store.create_feed(&NewFeed::captured("orders")?).await?;
+/// # app.execute_batch("insert into orders values (7)")?;
+/// let taken = Taken::read(&store, &"mail".parse()?, &feed, ShardId(0), 100).await?;
+/// consume(&mut app, &taken, |effects| {
+///     for change in &taken.page.changes {
+///         effects.execute("insert into seen values (?1)", [change.change_id])?;
+///     }
+///     Ok::<_, Box<dyn std::error::Error>>(())
+/// })?;
+/// # let n: i64 = app.query_row("select count(*) from seen", (), |row| row.get(0))?;
+/// # assert_eq!(n, 1);
+/// # assert!(consume(&mut app, &taken, |_| Ok::<_, changefeed_core::Error>(())).is_err());
+/// # Ok(()) }
+/// ```
+pub fn consume<T, E: From<Error>>(
+    connection: &mut Connection,
+    taken: &Taken,
+    effects: impl FnOnce(&Transaction<'_>) -> Result<T, E>,
+) -> Result<T, E> {
+    let transaction = connection
+        .transaction_with_behavior(TransactionBehavior::Immediate)
+        .explained()?;
+    let Taken {
+        consumer,
+        feed,
+        shard,
+        from,
+        page,
+        ..
+    } = taken;
+    // First, so that whoever comes second has no effects to undo.
+    advance_consumer(&transaction, consumer, *feed, *shard, *from, page.next)?;
+    let done = effects(&transaction)?;
+    transaction.commit().explained()?;
+    Ok(done)
 }
 
 /// The cursor that is stored.

@@ -81,7 +81,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use changefeed_core::{Kind, Result, TriggerId, require_current};
 use rusqlite::{Connection, Transaction};
 
-pub use consumers::advance_consumer;
+pub use consumers::{advance_consumer, consume};
 pub use rusqlite;
 pub use schema::migration_script;
 pub use ulids::{UlidTransaction, begin_ulid};

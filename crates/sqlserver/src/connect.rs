@@ -81,14 +81,6 @@ impl Target {
         }
     }
 
-    /// Whether this looks like an ADO connection string.
-    pub fn is_ado(text: &str) -> bool {
-        let first = text.split('=').next().unwrap_or_default().trim();
-        ["server", "data source", "addr", "address"]
-            .iter()
-            .any(|key| first.eq_ignore_ascii_case(key))
-    }
-
     /// How long reaching the server may take, and then logging in.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
@@ -463,8 +455,6 @@ mod tests {
             let target = Target::parse(text).unwrap();
             assert_eq!((target.host.as_str(), target.port), ("db.example", 1444));
         }
-        assert!(Target::is_ado("Data Source=x;"));
-        assert!(!Target::is_ado("sqlite:server=x.db"));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Cursors of named consumers.
 
-use changefeed_core::{Consumer, ConsumerName, Cursor, Feed, FeedId, FeedName, Result, ShardId};
+use changefeed_core::{
+    Consumer, ConsumerName, Cursor, Error, Feed, FeedId, FeedName, Result, ShardId, Taken,
+};
 
 use crate::connection::Connection;
 use crate::error::{db, is_constraint, is_duplicate};
@@ -24,6 +26,41 @@ pub async fn advance_consumer(
         Ok(true) => Ok(()),
         Ok(false) => Err(name.moved(shard)),
         Err(error) => Err(db(error)),
+    }
+}
+
+/// Commits the effects of a page together with the consumer's cursor, so that they happen exactly once:
+/// whoever is killed before the commit gets the page again and has done nothing. When the outcome of the
+/// commit is unknown, the next page tells.
+pub async fn consume<T, E: From<Error>>(
+    connection: &mut Connection,
+    taken: &Taken,
+    effects: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
+) -> Result<T, E> {
+    let Taken {
+        consumer,
+        feed,
+        shard,
+        from,
+        page,
+        ..
+    } = taken;
+    connection.begin().await?;
+    let done = async {
+        // First, so that whoever comes second waits here and has no effects to undo.
+        advance_consumer(connection, consumer, *feed, *shard, *from, page.next).await?;
+        effects(connection).await
+    }
+    .await;
+    match done {
+        Ok(done) => {
+            connection.commit().await?;
+            Ok(done)
+        }
+        Err(error) => {
+            connection.rollback().await?;
+            Err(error)
+        }
     }
 }
 

@@ -58,7 +58,7 @@ use std::sync::Arc;
 use changefeed_core::Result;
 pub use connect::Target;
 pub use connection::Connection;
-pub use consumers::advance_consumer;
+pub use consumers::{advance_consumer, consume};
 pub use platform::Platform;
 pub use schema::migration_script;
 pub use statements::statements;

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed::{
-    Changefeed, Delivery, Error, EventTrigger, Kind, LeasedEvent, Result, Variables, Wanted,
-    WebhookOptions,
+    Changefeed, Delivery, Error, EventTrigger, Kind, Result, Variables, WebhookOptions,
 };
+use changefeed_core::{LeasedEvent, Wanted};
 use changefeed_engine::sinks::webhook::{Target, WebhookClient};
 use tokio::task::JoinSet;
 

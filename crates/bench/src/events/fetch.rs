@@ -3,7 +3,8 @@
 
 use std::time::{Duration, Instant};
 
-use changefeed::{Changefeed, CleanUp, EventTrigger, Result, Wanted};
+use changefeed::{Changefeed, CleanUp, EventTrigger, Result};
+use changefeed_core::Wanted;
 
 use super::Server;
 use crate::report::{Budget, Findings, Measure};

@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use changefeed::{
-    AllowedVariables, EventId, FeedName, Format, TriggerName, Variables, WebhookOptions,
-    WebhookReach,
+    AllowedVariables, DispatchOptions, EventId, FeedName, Format, TriggerName, Variables,
+    WebhookOptions, WebhookReach,
 };
 use clap::{Subcommand, ValueEnum};
 
@@ -13,6 +13,7 @@ use super::{WebhookArgs, batch_size, duration, interval, page_size};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Trigger {
     /// Create an event trigger
+    #[command(after_help = super::examples::TRIGGER_CREATE)]
     Create(Box<CreateTrigger>),
     /// List the event triggers
     List,
@@ -175,6 +176,7 @@ pub(crate) enum Event {
         id: EventId,
     },
     /// Deliver events again, from the first attempt on
+    #[command(after_help = super::examples::EVENT_REDELIVER)]
     Redeliver(Redeliver),
     /// Remove old events that were delivered
     Cleanup(Cleanup),
@@ -267,6 +269,18 @@ impl From<StatusArg> for changefeed::EventStatus {
 }
 
 impl Deliver {
+    /// How events are delivered by the instance of this name.
+    pub(crate) fn dispatch(&self, owner: &str) -> DispatchOptions {
+        DispatchOptions {
+            batch: self.event_batch,
+            fetch_interval: self.fetch_interval,
+            lease: self.lease,
+            concurrency: self.concurrency as usize,
+            grace: self.grace,
+            ..DispatchOptions::new(owner)
+        }
+    }
+
     /// How webhooks are spoken to.
     pub(crate) fn webhooks(&self) -> changefeed::Result<WebhookOptions> {
         Ok(WebhookOptions {
@@ -291,6 +305,7 @@ impl Deliver {
 
 /// How events are delivered.
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Delivery")]
 pub(crate) struct Deliver {
     /// Requests at the same time
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]

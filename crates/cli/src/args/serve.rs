@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use changefeed::Role;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::{Deliver, duration};
 
@@ -17,7 +18,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "demo", value_parser = duration, value_name = "DURATION")]
     pub(crate) duration: Option<Duration>,
     /// Do only this, to split the work over instances
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "ROLES")]
+    #[arg(long, value_parser = role(), value_delimiter = ',', value_name = "ROLES")]
     pub(crate) only: Vec<Role>,
     /// Run the commands of watches that were defined with --exec
     #[arg(long)]
@@ -31,35 +32,26 @@ pub(crate) struct Serve {
 impl Serve {
     /// What this instance does.
     pub(crate) fn roles(&self) -> Vec<Role> {
-        let all = [Role::Sweep, Role::Deliver, Role::Watch, Role::Http];
-        all.into_iter()
+        Role::ALL
+            .into_iter()
             .filter(|role| self.only.is_empty() || self.only.contains(role))
             .collect()
     }
 }
 
-/// What an instance does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Role {
-    /// Give numbers to committed changes
-    Sweep,
-    /// Deliver events, and clean up after them
-    Deliver,
-    /// Hand changed rows to functions
-    Watch,
-    /// Answer requests
-    Http,
-}
-
-impl Role {
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Role::Sweep => "sweep",
-            Role::Deliver => "deliver",
-            Role::Watch => "watch",
-            Role::Http => "http",
-        }
-    }
+/// The roles as they are typed.
+fn role() -> impl TypedValueParser<Value = Role> {
+    let described = Role::ALL.map(|role| {
+        PossibleValue::new(role.as_str()).help(match role {
+            Role::Sweep => "Give numbers to committed changes",
+            Role::Deliver => "Deliver events, and clean up after them",
+            Role::Watch => "Hand changed rows to functions",
+            Role::Http => "Answer requests",
+        })
+    });
+    let known = |text: String| Role::ALL.into_iter().find(|role| role.as_str() == text);
+    PossibleValuesParser::new(described)
+        .try_map(move |text| known(text).ok_or("there is no such role"))
 }
 
 /// The HTTP server.

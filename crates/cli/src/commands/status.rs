@@ -1,8 +1,8 @@
 //! `changefeed status`
 
+use changefeed::Looks;
 use changefeed::view::{FeedStatus, Status};
 use changefeed::{Changefeed, Result};
-use changefeed_server::Looks;
 
 use crate::commands::{consumer, watch};
 use crate::connect;

@@ -3,10 +3,10 @@
 use changefeed::{Result, SchemaState, SweepTotals, require_current};
 
 use crate::args::Sweep;
-use crate::commands::serve::instance;
 use crate::connect;
 use crate::output::Out;
 use crate::signals;
+use changefeed::unique_name;
 
 pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
@@ -30,7 +30,7 @@ pub(crate) async fn run(database: &str, args: Sweep, out: &mut Out) -> Result<()
     }
     out.say(format!("sweeping group {} until stopped", args.group))?;
     let totals = db
-        .sweeper(args.group, instance())
+        .sweeper(args.group, unique_name())
         .run(|_| {}, shutdown)
         .await?;
     print(&totals, out)

@@ -1,7 +1,7 @@
 //! `changefeed token`
 
+use changefeed::server::new_token;
 use changefeed::{AccessToken, Error, Result};
-use changefeed_server::new_token;
 use serde::Serialize;
 
 use crate::args::Token;

@@ -7,9 +7,9 @@ mod terminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use changefeed::Looks;
 use changefeed::view::Status;
 use changefeed::{CancellationToken, Changefeed, Result, require_current};
-use changefeed_server::Looks;
 use tokio::sync::watch;
 
 use crate::args::Top;

@@ -4,7 +4,6 @@ mod list;
 mod run;
 
 pub(crate) use list::table;
-pub(crate) use run::serve;
 
 use changefeed::{
     Changefeed, Result, Sink, Watch as Definition, WatchDefinition, WatchName, WatchSpec,

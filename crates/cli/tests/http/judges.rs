@@ -70,6 +70,52 @@ async fn schemathesis(backend: Arc<dyn Backend>, phases: &str) {
     assert!(said.contains("Tested"), "{said}");
 }
 
+/// The description is valid OpenAPI, and a client that was generated from it understands the answers.
+#[test]
+fn a_client_generated_from_the_description_reads_a_feed() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(SqliteBackend::fresh().await);
+        let url = orders(&backend).await;
+        let app = backend.session().await;
+        app.run("insert into orders values (1, 2, 'x'), (2, 4, 'y'), (3, 6, 'z')")
+            .await;
+        for command in [
+            "trigger create paid --table orders --insert --webhook http://127.0.0.1:9/",
+            "watch create mail --table orders --webhook http://127.0.0.1:9/",
+        ] {
+            out(&url, &command.split(' ').collect::<Vec<_>>());
+        }
+        app.run("insert into orders values (4, 8, 'e')").await;
+        let token = token(&url, "administer");
+        let serving = Serving::start(&url, &["--only", "sweep,http"]);
+        let scratch = tempfile::tempdir().unwrap();
+        let output = python("read_api.py")
+            .args([&format!("http://{}", serving.at), &token, "orders"])
+            .arg(scratch.path())
+            .output()
+            .await
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        let read: Vec<serde_json::Value> = String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        let printed: Vec<serde_json::Value> =
+            out(&url, &["feed", "read", "orders", "--shard", "0", "--json"])
+                .lines()
+                .map(|line| serde_json::from_str(line).unwrap())
+                .collect();
+        assert_eq!(read.len(), 4);
+        // The program says on each line which feed and shard it is of.
+        for (change, line) in read.iter().zip(&printed) {
+            for member in ["cursor", "change_id", "row"] {
+                assert_eq!(change[member], line[member]);
+            }
+        }
+    });
+}
+
 #[test]
 fn schemathesis_finds_no_violation_on_sqlite() {
     run(async {

@@ -120,7 +120,7 @@ impl fmt::Debug for WebhookClient {
 pub struct Post<'a> {
     /// What receivers know it by, the same for every attempt: ASCII without full stops.
     pub id: &'a str,
-    /// The how manieth attempt this is, from 1.
+    /// The number of this attempt, from 1.
     pub attempt: u32,
     /// What the body is.
     pub content_type: HeaderValue,

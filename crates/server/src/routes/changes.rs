@@ -6,8 +6,8 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::{After, Feed, MAX_PAGE, Page, ShardId};
-use tokio::time::Instant;
+use changefeed_core::{After, Feed, MAX_PAGE, Page, ShardId};
+use changefeed_engine::Follower;
 
 use super::feeds::may_read;
 use crate::access::Rights;
@@ -16,6 +16,7 @@ use crate::extract::{Params, Segments};
 use crate::limits::{AtWork, LONGEST_WAIT};
 use crate::pages::Encoded;
 use crate::problem::{Answer, Problem, Problems};
+use crate::reads::SharedPages;
 use crate::stream::{self, Places};
 use crate::wire::feeds::{ChangesQuery, PageOut};
 
@@ -158,28 +159,17 @@ pub(crate) async fn poll(
     if wait.is_zero() {
         return Ok(app.reads.read(feed, shard, after, limit).await?);
     }
-    let deadline = Instant::now() + wait;
-    let mut subscription = app.db.store().subscribe(feed, shard);
-    let mut after = after;
+    let pages = SharedPages {
+        app: app.clone(),
+        feed: feed.clone(),
+        shard,
+        limit,
+    };
     let mut seat = None;
-    loop {
-        // Before reading: news that comes while we read must not be forgotten.
-        subscription.look();
-        let page = app.reads.read(feed, shard, after, limit).await?;
-        if !page.is_empty() || Instant::now() >= deadline || app.shutdown.is_cancelled() {
-            return Ok(page);
-        }
-        // "From now on" means from when it was said, not from each look.
-        after = page.next();
-        if seat.is_none()
-            && let Some(at_work) = at_work
-        {
-            seat = Some(at_work.wait(app)?);
-        }
-        tokio::select! {
-            () = subscription.news() => {}
-            () = tokio::time::sleep_until(deadline) => {}
-            () = app.shutdown.cancelled() => return Ok(page),
-        }
-    }
+    let mut follower = Follower::new(pages, after);
+    let page = follower.poll(wait, &app.shutdown, || {
+        seat = at_work.map(|at_work| at_work.wait(app)).transpose()?;
+        Ok::<_, Problem>(())
+    });
+    page.await
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use changefeed::{After, ConsumerName, Cursor, Error, ShardId};
+use changefeed_core::{After, ConsumerName, Cursor, Error, ShardId};
 
 use crate::access::{Operator, Reader};
 use crate::app::App;

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use changefeed::view::EventDetail;
-use changefeed::{CleanUp, Cleaned, Error, EventId, Redelivery, Uuid};
+use changefeed_core::view::EventDetail;
+use changefeed_core::{CleanUp, Cleaned, Error, EventId, Redelivery, Uuid};
 
 use super::feeds::{age, batch};
 use crate::access::{Operator, Reader};

@@ -7,8 +7,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use changefeed::view::FeedDetail;
-use changefeed::{
+use changefeed_core::view::FeedDetail;
+use changefeed_core::{
     Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Source, SweepGroup, Trimmed,
 };
 

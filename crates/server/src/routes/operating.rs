@@ -7,15 +7,16 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::futures::FutureExt;
-use changefeed::{Changefeed, SchemaState, require_current};
+use changefeed_core::{SchemaState, require_current};
+use changefeed_engine::Changefeed;
+use futures_util::FutureExt;
 
 use crate::access::Reader;
 use crate::app::App;
 use crate::exposition;
-use crate::gauges::Gauges;
 use crate::kept::Kept;
 use crate::wire::status::{CheckOut, ReadyOut};
+use changefeed_engine::observe::Gauges;
 
 /// How long the database may take to answer before it counts as not reachable.
 const PATIENCE: Duration = Duration::from_secs(3);

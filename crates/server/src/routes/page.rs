@@ -44,6 +44,7 @@ files!(
     "feeds.js",
     "format.js",
     "instances.js",
+    "interface.js",
     "overview.js",
     "parts.js",
     "rows.js",

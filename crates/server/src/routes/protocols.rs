@@ -10,7 +10,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use changefeed::{After, Feed, MAX_PAGE, PAGE_BYTES, ShardId};
+use changefeed_core::{After, Feed, MAX_PAGE, PAGE_BYTES, ShardId};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
@@ -233,7 +233,7 @@ async fn version_1(
                     Ok::<_, Problem>((partition, page))
                 })
             });
-        let (first, _, _) = changefeed::futures::future::select_all(waiting).await;
+        let (first, _, _) = futures_util::future::select_all(waiting).await;
         let (partition, page) = first?;
         if let Some(place) = pages.iter_mut().find(|(p, _)| *p == partition) {
             place.1 = page;

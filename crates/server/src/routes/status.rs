@@ -1,21 +1,21 @@
 //! The whole at a glance.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use changefeed::view::Status;
+use changefeed_core::view::Status;
 
 use crate::access::{Reader, Rights};
 use crate::app::App;
 use crate::extract::Params;
 use crate::problem::{Answer, Problem, Problems};
-use crate::samples::{STEP, seen};
-use crate::series::LENGTH;
 use crate::wire::ms;
 use crate::wire::status::{
     FindingList, IncidentList, InstanceList, SeriesList, SeriesOut, SeriesQuery, SessionOut,
 };
+use changefeed_engine::observe::LENGTH;
+use changefeed_engine::observe::{STEP, seen};
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents as of the last sample.
 #[utoipa::path(get, path = "/api/status", operation_id = "get_status", tag = "status",
@@ -27,7 +27,7 @@ pub(crate) async fn status(State(app): State<Arc<App>>, _: Reader) -> Json<Statu
         .map(|s| s.status.clone())
         .unwrap_or_default();
     status.version = env!("CARGO_PKG_VERSION").to_owned();
-    status.instance = app.options.instance.clone();
+    status.instance = app.instance.clone();
     if let Some(sample) = &sample {
         status.sampled_at = Some(humantime::format_rfc3339_millis(sample.at).to_string());
         status.age_ms = ms(sample.age());
@@ -52,16 +52,10 @@ pub(crate) async fn series(
             "{last} values are not possible: use 1 to {LENGTH}"
         )));
     }
-    let series = app
-        .samples
-        .series
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner);
-    let lines = series.lines(|(kind, name)| {
+    let lines = app.samples.lines(|(kind, name)| {
         query.kind.as_ref().is_none_or(|k| k == kind)
             && query.name.as_ref().is_none_or(|n| n == name)
     });
-    drop(series);
     let end = app.samples.latest().map(|s| s.at);
     Ok(Json(SeriesList {
         step_ms: ms(STEP),

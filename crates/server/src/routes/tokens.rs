@@ -7,7 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use changefeed::{Error, Scope, TokenId};
+use changefeed_core::{Error, Scope, TokenId};
 
 use super::created;
 use super::feeds::age;

@@ -6,8 +6,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use changefeed::view::TriggerView;
-use changefeed::{Backfill, TriggerDefinition, keep_secrets};
+use changefeed_core::view::TriggerView;
+use changefeed_core::{Backfill, TriggerDefinition};
+use changefeed_engine::sinks::webhook::keep_secrets;
 
 use super::created;
 use super::feeds::batch;

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use changefeed::{NewWatch, Watch, WatchSpec, WatchStatus};
+use changefeed_core::{NewWatch, Watch, WatchSpec, WatchStatus};
 
 use super::created;
 use crate::access::{Administrator, Operator, Reader};
@@ -34,12 +34,12 @@ pub(crate) async fn create(
     let (name, sink) = (new.name.clone(), &mut new.definition.sink);
     let whose = format!("watch '{name}'");
     // What is shown of one watch is not the address of another.
-    changefeed::keep_secrets(sink, None)?;
+    changefeed_engine::sinks::webhook::keep_secrets(sink, None)?;
     sink.restrict(&whose, &app.options.allowed_variables, None)?;
     if sink.as_webhook().is_none() {
         return Err(Problem::invalid(format!("{whose} has no webhook")).advise("add 'webhook'"));
     }
-    changefeed::WebhookTarget::check(&whose, sink)?;
+    changefeed_engine::sinks::webhook::Target::check(&whose, sink)?;
     let store = app.db.store();
     if store.watches().await?.iter().any(|w| w.name == name) {
         return Err(Problem::new(

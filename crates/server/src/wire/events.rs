@@ -1,6 +1,6 @@
 //! Events and attempts.
 
-use changefeed::{EventFilter, EventStatus, LoggedEvent};
+use changefeed_core::{EventFilter, EventStatus, LoggedEvent};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

@@ -1,6 +1,6 @@
 //! Feeds, shards, consumers and pages.
 
-use changefeed::{Consumer, Feed, Source};
+use changefeed_core::{Consumer, Feed, Source};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

@@ -1,7 +1,7 @@
 //! The whole at a glance.
 
-use changefeed::view::InstanceStatus;
-use changefeed::{Finding, Incident, LeaseHolder};
+use changefeed_core::view::InstanceStatus;
+use changefeed_core::{Finding, Incident, LeaseHolder};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

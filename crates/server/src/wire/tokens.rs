@@ -1,6 +1,6 @@
 //! Tokens.
 
-use changefeed::AccessToken;
+use changefeed_core::AccessToken;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -1,6 +1,6 @@
 //! Event triggers.
 
-use changefeed::view::TriggerView;
+use changefeed_core::view::TriggerView;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

@@ -1,6 +1,6 @@
 //! Watches.
 
-use changefeed::{WatchFrom, WatchStatus};
+use changefeed_core::{WatchFrom, WatchStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 

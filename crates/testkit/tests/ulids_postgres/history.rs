@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{After, Cursor, Feed, ShardId, Store, Ulid};
-use changefeed_engine::{Follow, follow};
+use changefeed_engine::{ShardPages, follow};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresSession, Session};
 use changefeed_testkit::process::Running;
@@ -204,13 +204,13 @@ async fn plain_reader(scene: &Scene, over: &AtomicBool) -> Vec<Ulid> {
 /// As an application follows.
 async fn follower(scene: &Scene, over: &AtomicBool) -> Vec<Ulid> {
     let store: Arc<dyn Store> = Arc::new(scene.other_store().await);
-    let what = Follow {
+    let pages = ShardPages {
+        store,
         feed: scene.feed.clone(),
         shard: ShardId(0),
-        after: After::First,
-        page: 10,
+        limit: 10,
     };
-    let mut changes = Box::pin(follow(store, what));
+    let mut changes = Box::pin(follow(pages, After::First));
     let mut seen = Vec::new();
     loop {
         let over = over.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use changefeed_core::{
     After, Cursor, DEFAULT_START, FeedStore, Migration, SCHEMA_VERSION, SchemaState, SchemaStore,
     ShardId, Source, Store, SweepGroup, TableName, Ulid, UlidOptions, WakeStore,
 };
-use changefeed_engine::{Follow, follow};
+use changefeed_engine::{ShardPages, follow};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{
     Backend, PostgresBackend, is_woken, name, numbers, read_all, settle,
@@ -121,13 +121,13 @@ fn a_follower_sees_a_commit_within_100_ms() {
     run(async {
         let scene = scene().await;
         let store: Arc<dyn Store> = Arc::new(scene.other_store().await);
-        let what = Follow {
+        let pages = ShardPages {
+            store,
             feed: scene.feed.clone(),
             shard: ShardId(0),
-            after: After::First,
-            page: 100,
+            limit: 100,
         };
-        let mut changes = Box::pin(follow(store, what));
+        let mut changes = Box::pin(follow(pages, After::First));
         let mut times = Vec::new();
         for round in 0..15 {
             // Sometimes it has been quiet for so long that it looks more rarely.

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use changefeed::Looks;
 use changefeed::view::Status;
 use changefeed::{
     Announcement, Capture, Delivery, Incident, NewFeed, ShardId, Sink, Source, TableName, Tallies,
     TriggerDefinition, WatchDefinition, WatchSpec,
 };
-use changefeed_server::Looks;
 use changefeed_testkit::backend::{Backend, SqliteBackend};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;

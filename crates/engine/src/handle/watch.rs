@@ -5,16 +5,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::sinks::webhook::without_secrets;
+use crate::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use async_trait::async_trait;
 use changefeed_core::{
     Batch, Error, Result, RowChange, Store, TableName, Watch, WatchFrom, WatchName, WatchSettings,
     WatchSpec, WatchStatus,
 };
-use changefeed_engine::sinks::webhook::without_secrets;
-use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use serde::de::DeserializeOwned;
 
-use crate::Changefeed;
+use super::Changefeed;
 
 /// A function that is about to watch a table: see [`Changefeed::watch`].
 #[derive(Clone)]
@@ -42,35 +42,6 @@ impl std::fmt::Debug for WatchBuilder {
 
 impl Changefeed {
     /// Hands the changed rows of a table to a function, net and in leased batches.
-    ///
-    /// ```no_run
-    /// use changefeed::{CancellationToken, RowChange};
-    /// use serde::Deserialize;
-    ///
-    /// #[derive(Deserialize)]
-    /// struct Order {
-    ///     id: i64,
-    ///     // A deleted row has only its key.
-    ///     note: Option<String>,
-    /// }
-    ///
-    /// # async fn example(db: changefeed::Changefeed) -> changefeed::Result<()> {
-    /// let shutdown = CancellationToken::new();
-    /// db.watch("orders")
-    ///     .name("mail")
-    ///     .batch(100)
-    ///     .run(
-    ///         |changes: Vec<RowChange<Order>>| async move {
-    ///             for change in changes {
-    ///                 println!("{} of order {}", change.operation, change.item.id);
-    ///             }
-    ///             Ok::<(), std::io::Error>(())
-    ///         },
-    ///         shutdown,
-    ///     )
-    ///     .await?;
-    /// # Ok(()) }
-    /// ```
     pub fn watch(&self, table: impl Into<String>) -> WatchBuilder {
         WatchBuilder {
             store: self.store().clone(),

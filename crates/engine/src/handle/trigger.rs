@@ -3,20 +3,18 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::sinks::Handler;
+use crate::sinks::webhook::{Target, WebhookClient, WebhookOptions, Webhooks, without_secrets};
+use crate::{CancellationToken, DispatchOptions, Dispatcher, run_janitor};
 use changefeed_core::view::TriggerView;
 use changefeed_core::{
     Backfill, Backoff, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding,
     Kind, LoggedAttempt, LoggedEvent, Redelivery, Remedy, Result, Store, TriggerDefinition,
     TriggerState, Uuid,
 };
-use changefeed_engine::sinks::Handler;
-use changefeed_engine::sinks::webhook::{
-    Target, WebhookClient, WebhookOptions, Webhooks, without_secrets,
-};
-use changefeed_engine::{CancellationToken, DispatchOptions, Dispatcher, run_janitor};
 use serde_json::value::RawValue;
 
-use crate::Changefeed;
+use super::Changefeed;
 
 /// How often an event by hand is tried when the database does not answer.
 const INVOKE_TRIES: u32 = 3;
@@ -97,19 +95,6 @@ impl TriggerHandle {
     /// Gives the trigger's events to an async function, instead of a webhook. An error, a panic
     /// or more time than the trigger's timeout is a failed attempt and retried as its definition
     /// says. Any number of processes may do this at the same time.
-    ///
-    /// ```no_run
-    /// # async fn example(db: changefeed::Changefeed) -> changefeed::Result<()> {
-    /// use changefeed::{CancellationToken, DispatchOptions};
-    ///
-    /// let orders = db.trigger("orders").await?;
-    /// let mail = orders.handler(DispatchOptions::new("mailer-1"), |event| async move {
-    ///     println!("{} {:?}", event.op.as_str(), event.new);
-    ///     Ok::<(), String>(())
-    /// });
-    /// mail.run(|_| {}, CancellationToken::new()).await?;
-    /// # Ok(()) }
-    /// ```
     pub fn handler<F, W, E>(&self, options: DispatchOptions, function: F) -> Dispatcher
     where
         F: Fn(Event) -> W + Send + Sync + 'static,

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use changefeed::{CancellationToken, Error, Kind, Remedy};
+use crate::CancellationToken;
+use changefeed_core::{Error, Kind, Remedy};
 
 /// How long a call of a loop may take, or fail, before this instance is not ready.
 const LATE: Duration = Duration::from_secs(10);
@@ -103,7 +104,7 @@ impl Health {
     }
 
     /// Each loop and what is wrong with it.
-    pub(crate) fn checks(&self) -> BTreeMap<String, Option<String>> {
+    pub fn checks(&self) -> BTreeMap<String, Option<String>> {
         let now = Instant::now();
         let loops = self.loops();
         loops
@@ -113,14 +114,14 @@ impl Health {
     }
 
     /// What loops cannot do because somebody else holds a lock, one sentence each.
-    pub(crate) fn held_up(&self) -> Vec<String> {
+    pub fn held_up(&self) -> Vec<String> {
         let now = Instant::now();
         let loops = self.loops();
         loops.values().filter_map(|one| one.held_up(now)).collect()
     }
 
     /// How long ago a call of each loop was last answered.
-    pub(crate) fn ages(&self) -> Vec<(String, f64)> {
+    pub fn ages(&self) -> Vec<(String, f64)> {
         let loops = self.loops();
         loops
             .iter()
@@ -167,7 +168,7 @@ pub struct Pulse {
 
 impl Pulse {
     /// A call begins.
-    pub(crate) fn call(&self, what: String) -> Call {
+    pub(super) fn call(&self, what: String) -> Call {
         let mut loops = self.health.loops();
         let this = loops.entry(self.name.clone()).or_default();
         this.numbers += 1;
@@ -183,7 +184,7 @@ impl Pulse {
 
 /// A call under way; one that is dropped was cut off.
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(super) struct Call {
     pulse: Pulse,
     number: u64,
     what: String,
@@ -191,7 +192,7 @@ pub(crate) struct Call {
 
 impl Call {
     /// The call is over.
-    pub(crate) fn over(self, error: Option<&Error>) {
+    pub(super) fn over(self, error: Option<&Error>) {
         let mut loops = self.pulse.health.loops();
         let Some(this) = loops.get_mut(&self.pulse.name) else {
             return;
@@ -248,7 +249,7 @@ mod tests {
         assert!(said.starts_with("sweep of group 0: no answer"), "{said}");
         call.over(None);
         assert_eq!(trouble(&health, late), None);
-        let away = Error::new(changefeed::Kind::Unavailable, "away");
+        let away = Error::new(changefeed_core::Kind::Unavailable, "away");
         for _ in 0..2 {
             pulse.call("sweep of group 1".to_owned()).over(Some(&away));
             // Another group that works does not hide it.

@@ -4,29 +4,31 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use changefeed::{Connections, LeaseHolder};
+use changefeed_core::{Connections, LeaseHolder};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use crate::samples::Samples;
+use super::samples::Samples;
 
 /// What is true at this moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Gauges {
+pub struct Gauges {
     /// Connections to the database.
-    pub(crate) database: Connections,
+    pub database: Connections,
     /// Connections of clients.
-    pub(crate) connections: usize,
-    pub(crate) working: usize,
-    pub(crate) waiting: usize,
+    pub connections: usize,
+    /// Requests at work.
+    pub working: usize,
+    /// Long polls and streams.
+    pub waiting: usize,
     /// Each loop, and how many seconds ago it was last answered by the database.
-    pub(crate) loops: Vec<(String, f64)>,
+    pub loops: Vec<(String, f64)>,
 }
 
 impl Gauges {
     /// `candidate` are the groups that this instance sweeps or would sweep, and under which name.
-    pub(crate) fn with(
+    pub(super) fn with(
         self,
         samples: Arc<Samples>,
         candidate: BTreeMap<String, String>,
@@ -40,7 +42,7 @@ impl Gauges {
 }
 
 #[derive(Debug)]
-pub(crate) struct Collected {
+pub(super) struct Collected {
     now: Gauges,
     samples: Arc<Samples>,
     candidate: BTreeMap<String, String>,

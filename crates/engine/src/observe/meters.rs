@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use changefeed::{Outcome, Tallies};
+use changefeed_core::{Outcome, Tallies};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,8 +13,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
-use crate::gauges::Gauges;
-use crate::samples::Samples;
+use super::gauges::Gauges;
+use super::samples::Samples;
 
 type Labels<const N: usize> = [(&'static str, String); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
@@ -141,7 +141,7 @@ impl Meters {
         meters
     }
 
-    pub(crate) fn swept(&self, changes: i64, lags_ms: impl Iterator<Item = i64>) {
+    pub(super) fn swept(&self, changes: i64, lags_ms: impl Iterator<Item = i64>) {
         self.sweeps.inc();
         self.swept.inc_by(u64::try_from(changes).unwrap_or(0));
         for lag in lags_ms {
@@ -149,7 +149,7 @@ impl Meters {
         }
     }
 
-    pub(crate) fn candidate(&self, group: &str, owner: &str) {
+    pub(super) fn candidate(&self, group: &str, owner: &str) {
         let mut candidate = self
             .candidate
             .lock()
@@ -159,7 +159,7 @@ impl Meters {
         }
     }
 
-    pub(crate) fn attempted(&self, trigger: &str, outcome: Outcome, took: Duration) {
+    pub(super) fn attempted(&self, trigger: &str, outcome: Outcome, took: Duration) {
         let labels = [
             ("trigger", trigger.to_owned()),
             ("outcome", outcome.as_str().to_owned()),
@@ -176,7 +176,7 @@ impl Meters {
         }
     }
 
-    pub(crate) fn batch(&self, watch: &str, outcome: &str, worked: bool) {
+    pub(super) fn batch(&self, watch: &str, outcome: &str, worked: bool) {
         let labels = [("watch", watch.to_owned()), ("outcome", outcome.to_owned())];
         self.batches.get_or_create(&labels).inc();
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,11 +187,11 @@ impl Meters {
         }
     }
 
-    pub(crate) fn read(&self, changes: usize) {
+    pub(super) fn read(&self, changes: usize) {
         self.changes.inc_by(changes as u64);
     }
 
-    pub(crate) fn called(&self, operation: &'static str, took: Duration, failed: Option<String>) {
+    pub(super) fn called(&self, operation: &'static str, took: Duration, failed: Option<String>) {
         let labels = [("operation", operation.to_owned())];
         let seconds = took.as_secs_f64();
         self.store.get_or_create(&labels).observe(seconds);
@@ -201,7 +201,8 @@ impl Meters {
         }
     }
 
-    pub(crate) fn answered(&self, route: &str, method: &str, status: u16, took: Duration) {
+    /// A request was answered.
+    pub fn answered(&self, route: &str, method: &str, status: u16, took: Duration) {
         let labels = [
             ("route", route.to_owned()),
             ("method", method.to_owned()),
@@ -220,7 +221,7 @@ impl Meters {
     }
 
     /// Everything, as Prometheus wants it.
-    pub(crate) fn text(&self, samples: &Arc<Samples>, now: Gauges) -> String {
+    pub fn text(&self, samples: &Arc<Samples>, now: Gauges) -> String {
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode(&mut text, &self.registry);

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use changefeed::view::Status;
-use changefeed::{Changefeed, Result};
+use crate::Changefeed;
+use changefeed_core::Result;
+use changefeed_core::view::Status;
 
-use crate::samples::{Sample, look};
+use super::samples::{Sample, look};
 
 /// Rates are those of this long. Instances tell what they have done every few seconds, so that a
 /// shorter time would show nothing, and then everything at once.

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use changefeed::*;
+use changefeed_core::*;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use crate::health::Pulse;
-use crate::meters::Meters;
+use super::health::Pulse;
+use super::meters::Meters;
 
 /// Calls that may take minutes without anything being wrong.
 const LONG: [&str; 3] = ["open_watch", "refresh_triggers", "clean_up_events"];

@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, VecDeque};
 
 /// Values that are kept of each line.
-pub(crate) const LENGTH: usize = 720;
+pub const LENGTH: usize = 720;
 /// Lines that are kept; a database with more feeds than this is watched by Prometheus.
 const LINES: usize = 2000;
 
 /// Which line: its kind and its name.
-pub(crate) type Line = (&'static str, String);
+pub type Line = (&'static str, String);
 
 /// Lines of values that all end at the same step.
 #[derive(Debug, Default)]
-pub(crate) struct Series {
+pub(super) struct Series {
     lines: BTreeMap<Line, VecDeque<Option<f32>>>,
     steps: usize,
 }
@@ -20,7 +20,7 @@ pub(crate) struct Series {
 impl Series {
     /// Adds a step, `missed` steps after the one before (0 if there was none in between). A line without
     /// a value has none there; one that has had none for all the time that is kept is forgotten.
-    pub(crate) fn step(&mut self, missed: usize, values: impl Iterator<Item = (Line, f64)>) {
+    pub(super) fn step(&mut self, missed: usize, values: impl Iterator<Item = (Line, f64)>) {
         let missed = missed.min(LENGTH);
         self.steps = (self.steps + missed + 1).min(LENGTH);
         for line in self.lines.values_mut() {
@@ -49,7 +49,7 @@ impl Series {
     }
 
     /// The lines that are wanted.
-    pub(crate) fn lines(&self, wanted: impl Fn(&Line) -> bool) -> Vec<(Line, Vec<Option<f32>>)> {
+    pub(super) fn lines(&self, wanted: impl Fn(&Line) -> bool) -> Vec<(Line, Vec<Option<f32>>)> {
         self.lines
             .iter()
             .filter(|(line, _)| wanted(line))

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use changefeed::view::{
+use crate::{CancellationToken, Changefeed};
+use changefeed_core::view::{
     FeedStatus, InstanceStatus, ShardStatus, Status, TriggerStatus, WatchOverview,
 };
-use changefeed::{
-    CancellationToken, Changefeed, Cursor, EventTrigger, FeedName, Instance, Kind, LeaseHolder,
-    Result, ShardId, ShardState, Tallies, Tally, TriggerState,
+use changefeed_core::{
+    Cursor, EventTrigger, FeedName, Instance, Kind, LeaseHolder, Result, ShardId, ShardState,
+    Tallies, Tally, TriggerState,
 };
 
-use crate::meters::Meters;
-use crate::series::{Line, Series};
+use super::meters::Meters;
+use super::series::{Line, Series};
 
 /// The time between two samples.
-pub(crate) const STEP: Duration = Duration::from_secs(5);
+pub const STEP: Duration = Duration::from_secs(5);
 /// The longest time between the end of one and the next.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 /// How long the changes of a shard may wait without any of them getting its number, in milliseconds.
@@ -25,12 +26,12 @@ const LATE_MS: i64 = 10_000;
 
 /// One look at the database.
 #[derive(Debug)]
-pub(crate) struct Sample {
+pub struct Sample {
     taken: Instant,
     /// When, by this machine's clock.
-    pub(crate) at: SystemTime,
+    pub at: SystemTime,
     /// What was seen.
-    pub(crate) status: Status,
+    pub status: Status,
     /// For each shard that has changes waiting: its newest number then, and since when.
     stuck: BTreeMap<(FeedName, ShardId), (Cursor, Instant)>,
     /// The triggers whose events nobody delivers, one sentence each.
@@ -48,7 +49,7 @@ impl Sample {
     }
 
     /// How long ago it was taken.
-    pub(crate) fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         self.taken.elapsed()
     }
 }
@@ -56,25 +57,25 @@ impl Sample {
 /// The instance that samples. What it has done itself it knows at once; of the others it learns only
 /// what they announced, which comes in beats that need not be those of the samples.
 #[derive(Debug)]
-pub(crate) struct Own {
+pub struct Own {
     /// Its name.
-    pub(crate) name: String,
+    pub name: String,
     /// What it has counted.
-    pub(crate) meters: Arc<Meters>,
+    pub meters: Arc<Meters>,
 }
 
 /// The last sample, and what is kept of those before.
 #[derive(Debug, Default)]
-pub(crate) struct Samples {
+pub struct Samples {
     latest: Mutex<Option<Arc<Sample>>>,
     /// Why the last look failed.
     error: Mutex<Option<String>>,
-    pub(crate) series: Mutex<Series>,
+    series: Mutex<Series>,
 }
 
 impl Samples {
     /// The last sample.
-    pub(crate) fn latest(&self) -> Option<Arc<Sample>> {
+    pub fn latest(&self) -> Option<Arc<Sample>> {
         self.latest
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -82,21 +83,27 @@ impl Samples {
     }
 
     /// Why the last look failed.
-    pub(crate) fn error(&self) -> Option<String> {
+    pub fn error(&self) -> Option<String> {
         self.error
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
+    /// The last hour of the lines that are wanted.
+    pub fn lines(&self, wanted: impl Fn(&Line) -> bool) -> Vec<(Line, Vec<Option<f32>>)> {
+        let series = self.series.lock().unwrap_or_else(PoisonError::into_inner);
+        series.lines(wanted)
+    }
+
     /// What stands still, one sentence each.
-    pub(crate) fn standstill(&self) -> Vec<String> {
+    pub fn standstill(&self) -> Vec<String> {
         self.latest()
             .map_or_else(Vec::new, |sample| sample.standstill())
     }
 
     /// Samples until told to stop.
-    pub(crate) async fn run(&self, db: Changefeed, own: Own, shutdown: CancellationToken) {
+    pub async fn run(&self, db: Changefeed, own: Own, shutdown: CancellationToken) {
         let mut first = true;
         loop {
             let began = Instant::now();
@@ -224,7 +231,7 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
 
 /// Looks once. How long changes wait is told by the look before, and rates by how things stood at
 /// `earlier`.
-pub(crate) async fn look(
+pub(super) async fn look(
     db: &Changefeed,
     own: Option<&Own>,
     before: Option<&Sample>,
@@ -351,7 +358,7 @@ async fn triggers(db: &Changefeed, work: &Work<'_>) -> Result<(Vec<TriggerStatus
 }
 
 /// Who serves, with the leases that each holds.
-pub(crate) fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<InstanceStatus> {
+pub fn seen(instances: &[Instance], leases: &[LeaseHolder]) -> Vec<InstanceStatus> {
     let held = |owner: &str| -> Vec<String> {
         leases
             .iter()
@@ -443,7 +450,7 @@ impl Work<'_> {
 
 #[cfg(test)]
 mod tests {
-    use changefeed::{
+    use changefeed_core::{
         Capture, Delivery, FeedId, OrderBy, SweepGroup, TableName, TriggerDefinition, TriggerId,
     };
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed::{Announcement, CancellationToken, Changefeed};
+use crate::{CancellationToken, Changefeed};
+use changefeed_core::Announcement;
 
-use crate::meters::Meters;
+use super::meters::Meters;
 
 /// How often an instance shows itself.
 const EVERY: Duration = Duration::from_secs(5);

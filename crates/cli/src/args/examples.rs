@@ -1,0 +1,44 @@
+//! Examples at the end of the help of the main commands.
+
+pub(super) const SERVE: &str = "\
+Examples:
+  changefeed serve --demo                      a living example, with a dashboard
+  changefeed serve                             everything, on sqlite:changefeed.db
+  changefeed --db postgres://app@db/shop serve --listen 0.0.0.0:8787
+  changefeed serve --only sweep,deliver        no watches and no HTTP in this instance";
+
+pub(super) const APPLY: &str = "\
+Examples:
+  changefeed init                              write a changefeed.toml to begin with
+  changefeed apply --check                     show the plan; exit code 3 if there is something to do
+  changefeed apply                             show the plan and do it
+  changefeed apply --prune --yes               also drop what the file does not have";
+
+pub(super) const WATCH: &str = "\
+Examples:
+  changefeed watch orders --name mail          print the changed rows of a table
+  changefeed watch create mail --table orders --webhook https://shop.example/hooks/mail
+  changefeed watch show mail                   its backlog, and what is parked
+  changefeed watch retry mail                  try parked rows again";
+
+pub(super) const FEED_CREATE: &str = "\
+Examples:
+  changefeed feed create orders --from orders
+  changefeed feed create orders --from orders --shards 4 --shard-by customer_id
+  changefeed feed create outbox --rows outbox_message";
+
+pub(super) const FEED_READ: &str = "\
+Examples:
+  changefeed feed read orders --shard 0 --after first --limit 1000 --json
+  changefeed feed read orders --shard 0 --after 2000000000000017";
+
+pub(super) const TRIGGER_CREATE: &str = "\
+Examples:
+  changefeed trigger create orders --table orders --webhook https://shop.example/hooks/orders
+  changefeed trigger create paid --table orders --update status --when \"new.status = 'paid'\" \\
+             --webhook https://shop.example/hooks/paid --secret-env SHOP_SECRET --retries 5";
+
+pub(super) const EVENT_REDELIVER: &str = "\
+Examples:
+  changefeed event list --trigger paid --status dead_letter
+  changefeed event redeliver --trigger paid --status dead_letter";

@@ -1,0 +1,13 @@
+//! What a library user holds: the database, and what is defined in it.
+
+mod consumer;
+mod database;
+mod feed;
+mod trigger;
+mod watch;
+
+pub use consumer::ConsumerHandle;
+pub use database::Changefeed;
+pub use feed::FeedHandle;
+pub use trigger::TriggerHandle;
+pub use watch::WatchBuilder;

@@ -1,0 +1,166 @@
+//! A feed, as a library user holds it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use changefeed_core::{
+    After, Backfill, Change, ConsumerName, Cursor, Feed, Page, Result, ShardId, ShardState, Store,
+    Trimmed, seek_consumer,
+};
+use futures_util::stream::{Stream, StreamExt, select_all};
+
+use super::ConsumerHandle;
+use crate::{CancellationToken, Follower, ShardPages, follow};
+
+/// A feed in its database. Cheap to clone.
+#[derive(Clone)]
+pub struct FeedHandle {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) feed: Feed,
+}
+
+impl fmt::Debug for FeedHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("FeedHandle").field(&self.feed).finish()
+    }
+}
+
+impl FeedHandle {
+    /// The feed's definition.
+    pub fn definition(&self) -> &Feed {
+        &self.feed
+    }
+
+    /// The feed's name.
+    pub fn name(&self) -> &str {
+        self.feed.name.as_str()
+    }
+
+    /// The changes after a point, oldest first.
+    pub async fn read(&self, shard: ShardId, after: After, limit: usize) -> Result<Page> {
+        self.store.read(&self.feed, shard, after, limit).await
+    }
+
+    /// The next changes; waits up to `wait` if there are none yet.
+    pub async fn poll(
+        &self,
+        shard: ShardId,
+        after: After,
+        limit: usize,
+        wait: Duration,
+    ) -> Result<Page> {
+        let mut follower = Follower::new(self.pages(shard, limit), after);
+        follower
+            .poll(wait, &CancellationToken::new(), || Ok(()))
+            .await
+    }
+
+    /// The changes of a shard, for ever, through lost connections and restarts of the database.
+    pub fn follow(
+        &self,
+        shard: ShardId,
+        after: After,
+    ) -> impl Stream<Item = Result<Change>> + Send + use<> {
+        follow(self.pages(shard, 1000), after)
+    }
+
+    fn pages(&self, shard: ShardId, limit: usize) -> ShardPages {
+        ShardPages {
+            store: self.store.clone(),
+            feed: self.feed.clone(),
+            shard,
+            limit,
+        }
+    }
+
+    /// The changes of all shards, for ever: in order within each shard, as they come between shards.
+    pub fn follow_all(
+        &self,
+        after: After,
+    ) -> impl Stream<Item = Result<(ShardId, Change)>> + Send + use<> {
+        let shards = self.feed.shards.iter().map(|shard| {
+            let shard = shard.shard;
+            let changes = self.follow(shard, after);
+            Box::pin(changes.map(move |change| Ok((shard, change?))))
+        });
+        select_all(shards)
+    }
+
+    /// A consumer of a shard, which keeps its place in the database.
+    pub fn consumer(&self, name: ConsumerName, shard: ShardId) -> ConsumerHandle {
+        ConsumerHandle {
+            feed: self.clone(),
+            name,
+            shard,
+        }
+    }
+
+    /// The traffic of the feed's shards.
+    pub async fn shard_states(&self) -> Result<Vec<ShardState>> {
+        self.store.shard_states(&self.feed).await
+    }
+
+    /// Gives numbers below the start to the next rows of the feed's table.
+    pub async fn backfill(&self, batch: usize) -> Result<Backfill> {
+        self.store.backfill(&self.feed, batch).await
+    }
+
+    /// Removes old changes that every consumer has read, a batch at a time.
+    pub async fn trim(&self, age: Duration, batch: usize) -> Result<Trimmed> {
+        self.store.trim(&self.feed, age, batch).await
+    }
+
+    /// The cursor that stands for a point: what is read after it is what is read after that point,
+    /// however much later. A new consumer stores it before it waits for its first change.
+    pub async fn position(&self, shard: ShardId, after: After) -> Result<Cursor> {
+        if let After::Cursor(cursor) = after {
+            return Ok(cursor);
+        }
+        let page = self.read(shard, after, 1).await?;
+        Ok(match page.changes.first().map(|change| change.cursor) {
+            Some(Cursor::Number(first)) => Cursor::Number(first - 1),
+            _ => page.next,
+        })
+    }
+
+    /// Where a consumer stands.
+    pub async fn consumer_cursor(
+        &self,
+        name: &ConsumerName,
+        shard: ShardId,
+    ) -> Result<Option<Cursor>> {
+        self.store.consumer_cursor(name, &self.feed, shard).await
+    }
+
+    /// Moves a consumer from the cursor that it believes to be stored (`None` the first time) to
+    /// another; fails with [`Kind::Moved`](changefeed_core::Kind::Moved) when another is stored. Safe to
+    /// repeat when the outcome is unknown. For exactly-once effects use
+    /// the store's `advance_consumer` in the transaction of the effects.
+    pub async fn store_cursor(
+        &self,
+        name: &ConsumerName,
+        shard: ShardId,
+        from: Option<Cursor>,
+        to: Cursor,
+    ) -> Result<()> {
+        self.store
+            .store_cursor(name, &self.feed, shard, from, to)
+            .await
+    }
+
+    /// Moves a consumer deliberately, wherever it stands.
+    pub async fn seek(&self, name: &ConsumerName, shard: ShardId, to: Cursor) -> Result<()> {
+        seek_consumer(&*self.store, name, &self.feed, shard, to).await
+    }
+
+    /// Forgets a consumer.
+    pub async fn drop_consumer(&self, name: &ConsumerName) -> Result<u64> {
+        self.store.drop_consumer(name, &self.feed).await
+    }
+
+    /// Removes the feed and everything in it.
+    pub async fn drop_feed(self) -> Result<()> {
+        self.store.drop_feed(&self.feed).await
+    }
+}
