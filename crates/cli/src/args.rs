@@ -112,7 +112,7 @@ pub(crate) enum Command {
     Sweep(Sweep),
     /// Hand the changed rows of a table to a function, and maintain watches
     #[command(after_help = examples::WATCH)]
-    Watch(WatchArgs),
+    Watch(Box<WatchArgs>),
     /// Deliver events to webhooks, until stopped
     Deliver(Deliver),
     /// Create and maintain event triggers

@@ -69,7 +69,7 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
         Command::Sweep(sweep) => commands::sweep::run(&database, sweep, out).await,
         Command::Watch(mut watch) => {
             watch.run.variables = variables;
-            commands::watch::run(&database, watch, out).await
+            commands::watch::run(&database, *watch, out).await
         }
         Command::Deliver(mut deliver) => {
             deliver.variables = variables;

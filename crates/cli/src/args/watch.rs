@@ -95,7 +95,7 @@ impl WatchSettingsArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Watch {
     /// Define a watch that `changefeed serve` runs
-    Create(WatchCreate),
+    Create(Box<WatchCreate>),
     /// List the watches and their backlogs
     List,
     /// Show a watch and its parked changes

@@ -21,7 +21,7 @@ pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Resul
         return run::run(&db, args.run, out).await;
     };
     match command {
-        Watch::Create(args) => create(&db, args, out).await,
+        Watch::Create(args) => create(&db, *args, out).await,
         Watch::List => list::run(&db, out).await,
         Watch::Show { name, limit } => list::show(&db, &name, limit, out).await,
         Watch::Retry { name } => retry(&db, &name, out).await,
