@@ -11,12 +11,36 @@ use crate::sweeping::Sweeping;
 
 /// Readers who wait.
 const WAITERS: usize = 1000;
-/// Until every waiter has looked once and the sweeper has slowed down.
+/// Until the sweeper has slowed down.
 const SETTLE: Duration = Duration::from_millis(2500);
+/// Until every waiter has looked once: a server may need seconds for the first look of each connection.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// So often in a row nobody may have been seen at work.
+const CALM: u32 = 20;
 /// Finds the server's processes that work for us.
 pub(crate) trait Backends {
     /// Their process ids; `None` where they are not visible from here.
     fn backends(&self) -> impl Future<Output = Result<Option<Vec<String>>>>;
+}
+
+/// Until the readers have had their first look and wait: nobody stands in line for a connection, and only a sweep or a look
+/// for news may be at work. Says whether it came to that.
+async fn all_wait(db: &Changefeed) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    let mut calm = 0;
+    while calm < CALM {
+        if Instant::now() > deadline {
+            return false;
+        }
+        tokio::time::sleep(Duration::from_millis(25)).await;
+        let now = db.store().connections();
+        let at_work = now.open.saturating_sub(now.idle);
+        calm = match now.waiting == 0 && at_work <= 3 {
+            true => calm + 1,
+            false => 0,
+        };
+    }
+    true
 }
 
 /// Waits, and looks what that took.
@@ -33,8 +57,13 @@ pub(crate) async fn measure(
     let shards = &feed.definition().shards;
     for shard in shards.iter().cycle().take(WAITERS) {
         let (feed, shard) = (feed.clone(), shard.shard);
-        let wait = SETTLE + length + Duration::from_secs(30);
+        let wait = PATIENCE + SETTLE + length + Duration::from_secs(30);
         waiters.spawn(async move { feed.poll(shard, After::Last, 100, wait).await });
+    }
+    if !all_wait(db).await {
+        findings.note(
+            "idle: after a minute some readers had not begun to wait; the figure is of them too",
+        );
     }
     tokio::time::sleep(SETTLE).await;
     // A waiter that is back already got something, or failed: then this was not idleness.

@@ -100,7 +100,7 @@ impl ScratchFeed {
             .await
     }
 
-    /// The lease of whoever sweeps it.
+    /// The lease of its sweeper.
     pub(crate) fn lease(&self) -> String {
         format!("sweep/{}", self.group)
     }
@@ -128,7 +128,7 @@ impl ScratchFeed {
     }
 }
 
-/// What whoever comes second in a database is told.
+/// The error for a second benchmark in the same database.
 pub(crate) fn not_alone() -> Error {
     Error::new(
         Kind::Busy,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use changefeed_core::{Error, Kind, Result, Store};
+use changefeed_core::{Error, Kind, MigrationStep, Result, Store};
 use changefeed_engine::Changefeed;
 
 /// A database that a URL names.
@@ -58,7 +58,7 @@ impl Backend {
     }
 
     /// Refuses a database that would have to be created first. Opening creates an SQLite file,
-    /// which is not what somebody wants who has mistyped its name.
+    /// which would hide a mistyped name.
     pub fn require_existing(&self) -> Result<()> {
         match self {
             Backend::Sqlite { path } if !std::path::Path::new(path).exists() => Err(
@@ -67,6 +67,23 @@ impl Backend {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// The steps to the current version of our tables.
+    pub fn migrations(&self) -> Result<&'static [MigrationStep]> {
+        Ok(match self {
+            #[cfg(feature = "sqlite")]
+            Backend::Sqlite { .. } => changefeed_sqlite::MIGRATIONS,
+            #[cfg(feature = "postgres")]
+            Backend::Postgres { .. } => changefeed_postgres::MIGRATIONS,
+            #[cfg(feature = "sqlserver")]
+            Backend::SqlServer { .. } => changefeed_sqlserver::MIGRATIONS,
+            #[allow(
+                unreachable_patterns,
+                reason = "with all features there is nothing left"
+            )]
+            other => return Err(other.missing()),
+        })
     }
 
     /// The SQL that installs our tables, for people who run it themselves.

@@ -126,13 +126,15 @@ mod serve;
 pub use backend::{Backend, connect, migration_script};
 pub use serve::{ServeOptions, Service, serve};
 
+pub use changefeed_core::format_span;
 // Names, errors, and how things are compared.
 pub use changefeed_core::{Error, Kind, Remedy, Result, Uuid};
 pub use changefeed_core::{FeedId, FeedName, Fold, ShardId, SweepGroup, TableName};
 // Feeds and reading.
 pub use changefeed_core::{
-    After, Backfill, Change, Consumer, ConsumerName, Content, Cursor, DEFAULT_START, Feed,
-    MAX_PAGE, MAX_START, NewFeed, Page, Shard, ShardState, Source, Taken, Trimmed,
+    After, Backfill, Change, Consumer, ConsumerName, Content, Cursor, DEFAULT_START, Erased, Feed,
+    Incarnation, MAX_PAGE, MAX_START, NewFeed, Op, Page, Retention, Shard, ShardState, Source,
+    Taken, Trimmed,
 };
 pub use changefeed_core::{SweepReport, SweptShard};
 // ULID transactions.
@@ -155,12 +157,12 @@ pub use changefeed_core::{
 };
 // Operating.
 pub use changefeed_core::{
-    AccessToken, Announcement, Connections, Finding, Instance, LeaseHolder, Migration, NewToken,
-    SCHEMA_VERSION, SchemaState, Scope, Severity, Step, Store, Tallies, TokenDigest, TokenId,
-    require_current, view,
+    AccessToken, Announcement, Connections, Finding, Instance, LeaseHolder, Migration,
+    MigrationStep, NewToken, SCHEMA_VERSION, SchemaState, Scope, Severity, Step, Store, Tallies,
+    TokenDigest, TokenId, require_current, view,
 };
 
-pub use changefeed_engine::observe::Looks;
+pub use changefeed_engine::observe::{Diagnosis, Looks, unswept};
 pub use changefeed_engine::sinks::webhook::{
     Reach as WebhookReach, Target as WebhookTarget, Variables, WebhookClient, WebhookOptions,
     keep_secrets, without_secrets,

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use changefeed::{
-    After, ConsumerName, Cursor, FeedId, FeedName, MAX_PAGE, Result, ShardId, SweepGroup, Uuid,
+    After, ConsumerName, Cursor, FeedId, FeedName, Incarnation, MAX_PAGE, Result, ShardId,
+    SweepGroup, Uuid,
 };
 use clap::{Parser, Subcommand};
 
@@ -22,7 +23,7 @@ pub(crate) use events::{
     Cleanup, CreateTrigger, Deliver, Event, ListEvents, Redeliver, Trigger, Which,
 };
 pub(crate) use serve::{Http, Serve};
-pub(crate) use sink::WebhookArgs;
+pub(crate) use sink::{BatchSinkArgs, WebhookArgs};
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
@@ -77,7 +78,7 @@ impl Args {
         }
     }
 
-    /// The database's URL: what is typed, what the environment says, what the file says.
+    /// The database's URL: from the command line, the environment or the file, in this order.
     pub(crate) fn database(&self, config: &Config) -> Result<String> {
         match &self.db {
             Some(url) => Ok(url.clone()),
@@ -92,7 +93,7 @@ impl Args {
 pub(crate) enum Command {
     /// Sweep, deliver events, run watches and answer HTTP, until stopped
     #[command(after_help = examples::SERVE)]
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Create, change and drop definitions so that the database matches a file; shows the plan first
     #[command(after_help = examples::APPLY)]
     Apply(Apply),
@@ -100,6 +101,12 @@ pub(crate) enum Command {
     Init(Init),
     /// Install changefeed's tables, or bring them up to date
     Migrate(Migrate),
+    /// Empty what feeds and events have kept of a row
+    #[command(after_help = examples::ERASE)]
+    Erase(Erase),
+    /// Tell readers that the database was restored from a backup: cursors of before are refused
+    #[command(after_help = examples::RECOVER)]
+    Recover(Recover),
     /// Remove everything of changefeed's from the database
     Uninstall(Uninstall),
     /// Create, read, follow and maintain feeds
@@ -129,7 +136,7 @@ pub(crate) enum Command {
     /// Show feeds, deliveries, watches and instances live
     Top(Top),
     /// Find what keeps changes from being captured or delivered
-    Doctor,
+    Doctor(Doctor),
     /// Measure changefeed against the bare database
     #[command(subcommand)]
     Bench(Bench),
@@ -194,6 +201,29 @@ pub(crate) struct Migrate {
     /// Print the SQL instead of running it; needs no connection
     #[arg(long)]
     pub(crate) print: bool,
+
+    /// Show what would be done, and change nothing
+    #[arg(long, conflicts_with = "print")]
+    pub(crate) dry_run: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Erase {
+    /// The table
+    pub(crate) table: String,
+    /// A column of its primary key and the row's value, as changes write it
+    #[arg(long, value_name = "COLUMN=VALUE", required = true)]
+    pub(crate) key: Vec<String>,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Recover {
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -207,7 +237,7 @@ pub(crate) struct Uninstall {
 pub(crate) enum Feed {
     /// Create a feed
     #[command(after_help = examples::FEED_CREATE)]
-    Create(CreateFeed),
+    Create(Box<CreateFeed>),
     /// List the feeds
     List,
     /// Read one page of a shard
@@ -215,12 +245,34 @@ pub(crate) enum Feed {
     Read(ReadFeed),
     /// Follow a feed as changes arrive
     Tail(TailFeed),
+    /// Keep the row before and after every change of a feed's table from now on, or no more
+    Images(FeedImages),
     /// Give numbers below the start to rows that are older than the feed
     Backfill(BackfillFeed),
     /// Remove old changes that every consumer has read
     Trim(TrimFeed),
+    /// Say how long changes are kept; a running `changefeed serve` removes older ones
+    Retention(FeedRetention),
     /// Remove a feed and everything in it
     Drop(DropFeed),
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Doctor {
+    /// Find out whether the promises hold on this server, in a database that is made for it and dropped
+    #[arg(long)]
+    pub(crate) certify: bool,
+    /// How long the history of --certify is
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration, requires = "certify")]
+    pub(crate) duration: Duration,
+    /// The file that gets everything that --certify finds
+    #[arg(
+        long,
+        value_name = "FILE",
+        default_value = "changefeed-report.json",
+        requires = "certify"
+    )]
+    pub(crate) report: std::path::PathBuf,
 }
 
 #[derive(Debug, clap::Args)]
@@ -264,6 +316,21 @@ pub(crate) struct CreateFeed {
     /// The column whose value decides the shard
     #[arg(long, value_name = "COLUMN")]
     pub(crate) shard_by: Option<String>,
+    /// Keep the row before and after every change of --from; who may read the feed sees them all
+    #[arg(long, requires = "from")]
+    pub(crate) images: bool,
+    /// Only rows for which this is true, as in "status = 'paid' and total > 100"; keeps images
+    #[arg(long, value_name = "CONDITION", requires = "from")]
+    pub(crate) when: Option<String>,
+    /// Only these columns of the rows; keeps images [default: all]
+    #[arg(long, value_name = "COLUMNS", requires = "from")]
+    pub(crate) columns: Option<String>,
+    /// Remove changes this long after they got their number, once every consumer has read them
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) trim_after: Option<Duration>,
+    /// Remove them after this time even if a consumer has not read them: it gets the error "cursor expired"
+    #[arg(long, value_parser = duration, value_name = "DURATION", requires = "trim_after")]
+    pub(crate) trim_unread_after: Option<Duration>,
     /// The group whose sweeper numbers this feed
     #[arg(
         long,
@@ -297,6 +364,9 @@ pub(crate) struct ReadFeed {
     /// Wait this long for something to come
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "0s")]
     pub(crate) wait: Duration,
+    /// The life of the database that the cursor belongs to: refuse to read in another one
+    #[arg(long, value_name = "ID")]
+    pub(crate) incarnation: Option<Incarnation>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -312,6 +382,9 @@ pub(crate) struct TailFeed {
     /// Go on where this named consumer stopped, and keep its cursor
     #[arg(long, value_name = "NAME")]
     pub(crate) consumer: Option<ConsumerName>,
+    /// The life of the database that the cursor belongs to: refuse to read in another one
+    #[arg(long, value_name = "ID")]
+    pub(crate) incarnation: Option<Incarnation>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -330,9 +403,41 @@ pub(crate) struct TrimFeed {
     /// Remove changes that got their number longer ago than this
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) older_than: Duration,
+    /// Also those that a consumer has not read, if they got their number longer ago than this
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) unread_older_than: Option<Duration>,
     /// Changes per transaction
     #[arg(long, default_value_t = 10_000, value_parser = batch_size)]
     pub(crate) batch: usize,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct FeedRetention {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// Remove changes this long after they got their number, once every consumer has read them
+    #[arg(long, value_parser = duration, value_name = "DURATION", required_unless_present = "off")]
+    pub(crate) trim_after: Option<Duration>,
+    /// Remove them after this time even if a consumer has not read them: it gets the error "cursor expired"
+    #[arg(long, value_parser = duration, value_name = "DURATION", requires = "trim_after")]
+    pub(crate) trim_unread_after: Option<Duration>,
+    /// Keep all changes
+    #[arg(long, conflicts_with = "trim_after")]
+    pub(crate) off: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct FeedImages {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// Whether they are kept
+    pub(crate) keep: Switch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, clap::Args)]

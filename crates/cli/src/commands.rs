@@ -2,15 +2,18 @@
 
 pub(crate) mod apply;
 pub(crate) mod bench;
+pub(crate) mod columns;
 pub(crate) mod completions;
 pub(crate) mod consumer;
 pub(crate) mod deliver;
 pub(crate) mod doctor;
+pub(crate) mod erase;
 pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
+pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sweep;

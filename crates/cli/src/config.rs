@@ -25,7 +25,7 @@ pub(crate) const DEFAULT_PATH: &str = "changefeed.toml";
 /// The file with every key and its default, which is also the reference.
 pub(crate) const EXAMPLE: &str = include_str!("config/changefeed.toml");
 
-/// Options of `serve` that are said once, on the command line.
+/// Options of `serve` that only the command line has.
 const NOT_OF_SERVE: &[&str] = &["demo", "duration"];
 /// What `apply` decides.
 const NOT_OF_DEFINITIONS: &[&str] = &["name", "replace"];
@@ -49,13 +49,13 @@ pub(crate) struct Config {
     delivering: Vec<Given>,
     pub(crate) feeds: Vec<Written<CreateFeed>>,
     pub(crate) triggers: Vec<Written<CreateTrigger>>,
-    /// For each trigger that says so, whether it is paused.
+    /// Whether a trigger is paused, for each that has the key.
     pub(crate) paused: BTreeMap<String, bool>,
     pub(crate) watches: Vec<Written<WatchCreate>>,
 }
 
 impl Config {
-    /// Reads the file that was named, or the one that is there.
+    /// Reads the named file, or the default one if it exists.
     pub(crate) fn load(named: Option<&Path>) -> Result<Option<Config>> {
         let path = match named {
             Some(path) => path.to_owned(),
@@ -143,7 +143,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The command line with what the file says as its defaults, so that what is typed goes before.
+    /// The command line with the file's values as defaults: typed values win.
     pub(crate) fn below(&self, command: Command) -> Command {
         let given = |command: Command, options: &[Given]| {
             options.iter().fold(command, |command, option| {
@@ -188,7 +188,7 @@ impl Config {
     }
 }
 
-/// The keys of a section that is the options of something by itself.
+/// The keys of a section with options of its own.
 fn ids_of_section(name: &str) -> Vec<String> {
     let command = match name {
         "http" => section::command::<Http>(),

@@ -12,9 +12,9 @@ use changefeed::futures::StreamExt;
 use changefeed::futures::stream::SelectAll;
 use changefeed::server::Server;
 use changefeed::{
-    After, Backend, CancellationToken, Capture, Change, Changefeed, Content, Delivery, Error,
-    FeedHandle, Kind, NewFeed, Result, Retry, Service, ShardId, Sink, Source, TriggerDefinition,
-    Updates, WatchDefinition, WatchSpec,
+    After, Backend, CancellationToken, Capture, Change, Changefeed, Delivery, Error, FeedHandle,
+    Kind, NewFeed, Op, Result, Retry, Service, ShardId, Sink, Source, TriggerDefinition,
+    WatchDefinition, WatchSpec,
 };
 use changefeed_receiver::Receiver;
 use serde::Deserialize;
@@ -119,11 +119,8 @@ async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]>
         name: "shipping".parse()?,
         table: db.table("orders")?,
         capture: Capture {
-            insert: true,
-            update: Updates::Any,
-            delete: true,
             manual: true,
-            ..Capture::default()
+            ..Capture::everything()
         },
         delivery: Delivery {
             sink: Sink::webhook(receiver.url("/shipping")),
@@ -149,7 +146,7 @@ async fn define(db: &Changefeed, receiver: &Receiver) -> Result<[FeedHandle; 2]>
     Ok(feeds)
 }
 
-/// Listens where it was told; a newcomer whose port is taken gets another one.
+/// Listens at the given address, or at another port if that is taken.
 async fn listen(
     db: &Changefeed,
     mut args: Serve,
@@ -177,6 +174,9 @@ async fn feed(db: &Changefeed, name: &str, shards: i16) -> Result<FeedHandle> {
     new.source = Some(Source::Captured {
         table: db.table("orders")?,
         shard_by: (shards > 1).then(|| "customer_id".to_owned()),
+        images: shards == 1,
+        when: None,
+        columns: None,
     });
     db.create_feed(&new).await
 }
@@ -191,7 +191,7 @@ fn welcome(url: &str, dashboard: Option<&str>, kept: bool, out: &mut Out) -> Res
 A small shop writes orders to {url}{}
 and knows nothing of changefeed: triggers publish every insert, update and delete to the feeds
   orders      2 shards, by customer: each customer's orders stay in order
-  order-log   1 shard: everything in one order
+  order-log   1 shard: everything in one order, with the row before and after
 Numbers are gapless in each shard, whatever the writers do.
   shipping    is an event trigger: every change is posted to a receiver that sometimes fails
   mail        is a watch: rows that have changed, net, in batches; some are refused and parked
@@ -228,20 +228,18 @@ struct Order {
 
 fn describe(feed: &str, shard: ShardId, change: &Change) -> String {
     let place = format!("{feed}/{shard}");
-    let what = match &change.content {
-        Content::Row(row) => match serde_json::from_str::<Order>(row.get()) {
-            Ok(o) => format!(
-                "order {:>3}  customer {:<2}  {:>4}.{:02}  {}",
-                o.id,
-                o.customer_id,
-                o.cents / 100,
-                o.cents % 100,
-                o.status
-            ),
-            Err(_) => row.get().to_owned(),
-        },
-        Content::Gone => "order cancelled, its row is gone".to_owned(),
-        Content::Unknown | Content::Event { .. } => String::new(),
+    let op = change.op.map_or("", Op::as_str);
+    let what = match (change.row::<Order>(), &change.key) {
+        (Ok(Some(o)), _) => format!(
+            "order {:>3}  customer {:<2}  {:>4}.{:02}  {}",
+            o.id,
+            o.customer_id,
+            o.cents / 100,
+            o.cents % 100,
+            o.status
+        ),
+        (_, Some(key)) => key.to_string(),
+        _ => String::new(),
     };
-    format!("{place:<12} {}  {what}", change.cursor)
+    format!("{place:<12} {}  {op:<8}  {what}", change.cursor)
 }

@@ -83,7 +83,7 @@ mod traces {
         named
             .iter()
             .find(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))?;
-        // Whoever reports traces over HTTPS asks the process for its cryptography.
+        // Traces over HTTPS need a cryptography provider of the process.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let exporter = match SpanExporter::builder().with_http().build() {
             Ok(exporter) => exporter,

@@ -56,13 +56,15 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
     done(match args.command {
         Command::Serve(mut serve) => {
             serve.deliver.variables = variables;
-            commands::serve::run(&database, named, serve, out).await
+            commands::serve::run(&database, named, *serve, out).await
         }
         Command::Apply(apply) => {
             let file = there.then_some(config);
             return commands::apply::run(&database, file, apply, out).await;
         }
         Command::Migrate(migrate) => commands::migrate::run(&database, migrate, out).await,
+        Command::Erase(erase) => commands::erase::run(&database, erase, out).await,
+        Command::Recover(recover) => commands::recover::run(&database, recover, out).await,
         Command::Uninstall(uninstall) => commands::uninstall::run(&database, uninstall, out).await,
         Command::Feed(feed) => commands::feed::run(&database, feed, out).await,
         Command::Consumer(consumer) => commands::consumer::run(&database, consumer, out).await,
@@ -78,8 +80,8 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
         Command::Trigger(trigger) => commands::trigger::run(&database, trigger, out).await,
         Command::Event(event) => commands::event::run(&database, event, out).await,
         Command::Token(token) => commands::token::run(&database, token, out).await,
-        Command::Doctor => commands::doctor::run(&database, &variables, out).await,
-        Command::Status => commands::status::run(&database, out).await,
+        Command::Doctor(doctor) => commands::doctor::run(&database, &doctor, &variables, out).await,
+        Command::Status => commands::status::run(&database, &variables, out).await,
         Command::Top(top) => commands::top::run(&database, top, out).await,
         Command::Bench(bench) => commands::bench::run(&database, bench, out).await,
         Command::Init(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),

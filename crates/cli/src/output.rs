@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use changefeed::{Backend, Change, Content, Error, FeedName, Kind, Operation, Result, ShardId};
+use changefeed::{Backend, Change, Content, Error, FeedName, Finding, Kind, Op, Result, ShardId};
 use comfy_table::{ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -104,29 +104,31 @@ impl Out {
         change: &Change,
     ) -> Result<()> {
         if self.json {
-            return self.object(&ChangeLine {
-                feed: feed.as_str(),
-                shard,
-                cursor: change.cursor.to_string(),
-                change_id: change.change_id.map(|id| id.to_string()),
-                event: match &change.content {
-                    Content::Event { op, old, new } => Some(EventPart { op: *op, old, new }),
-                    _ => None,
-                },
-                row: change.content.row(),
-            });
+            let mut text = format!("{{\"feed\":\"{feed}\",\"shard\":{shard},");
+            change.write_json(&mut text);
+            text.push('}');
+            return self.line(text);
         }
         let row = match &change.content {
             Content::Unknown => String::new(),
+            // It is what a delete says itself.
+            Content::Gone if change.op.is_some_and(|op| !op.leaves_row()) => String::new(),
             Content::Gone => "(row gone)".to_owned(),
             Content::Row(row) => row.get().to_owned(),
-            Content::Event { op, old, new } => {
+            Content::Images { old, new } => {
                 let text = |row: &Option<Box<RawValue>>| {
                     row.as_ref()
                         .map_or_else(|| "-".to_owned(), |r| r.get().to_owned())
                 };
-                format!("{} {} → {}", op.as_str(), text(old), text(new))
+                format!("{} → {}", text(old), text(new))
             }
+        };
+        let op = change.op.map_or("", Op::as_str);
+        // A row has its key in it.
+        let row = match (&change.key, &change.content) {
+            (Some(key), Content::Gone | Content::Unknown) => format!("{op:<8}  {key}  {row}"),
+            _ if !op.is_empty() => format!("{op:<8}  {row}"),
+            _ => row,
         };
         let id = change
             .change_id
@@ -138,26 +140,6 @@ impl Out {
     pub(crate) fn flush(&mut self) -> Result<()> {
         self.stdout.flush().map_err(lost)
     }
-}
-
-/// A change as scripts expect it. Numbers are texts, because JSON readers round large ones.
-#[derive(Serialize)]
-struct ChangeLine<'a> {
-    feed: &'a str,
-    shard: ShardId,
-    cursor: String,
-    change_id: Option<String>,
-    #[serde(flatten)]
-    event: Option<EventPart<'a>>,
-    row: Option<&'a RawValue>,
-}
-
-/// What only a captured event has.
-#[derive(Serialize)]
-struct EventPart<'a> {
-    op: Operation,
-    old: &'a Option<Box<RawValue>>,
-    new: &'a Option<Box<RawValue>>,
 }
 
 /// The reader of our output has gone away, as `head` does: not an error worth a word.
@@ -205,6 +187,21 @@ pub(crate) fn report(error: &Error, json: bool) -> ExitCode {
         Kind::Invalid => ExitCode::from(2),
         _ => ExitCode::FAILURE,
     }
+}
+
+/// Says on standard error what should be looked at, in the form of an error.
+pub(crate) fn warn(finding: &Finding, json: bool) {
+    let text = match (json, &finding.advice) {
+        (true, _) => serde_json::to_string(finding).unwrap_or_default() + "\n",
+        (false, advice) => {
+            let mut text = format!("warning: {}: {}\n", finding.subject, finding.message);
+            if let Some(advice) = advice {
+                text.push_str(&format!("  hint: {advice}\n"));
+            }
+            text
+        }
+    };
+    let _ = io::stderr().write_all(visible(&text).as_bytes());
 }
 
 /// What led to an error, without repetitions, which drivers like.

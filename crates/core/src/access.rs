@@ -139,7 +139,7 @@ pub struct NewToken {
     pub digest: TokenDigest,
     /// What it allows.
     pub scopes: Vec<Scope>,
-    /// When it ends by itself.
+    /// When it expires.
     pub expires_after: Option<Duration>,
 }
 
@@ -158,7 +158,7 @@ impl NewToken {
     }
 }
 
-/// A token as the database knows it; without its secret, which nobody knows but its owner.
+/// A token as the database stores it, without its secret.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct AccessToken {
@@ -173,9 +173,9 @@ pub struct AccessToken {
     pub scopes: Vec<Scope>,
     /// When it was created, in RFC 3339.
     pub created_at: String,
-    /// When it ends by itself, in RFC 3339.
+    /// When it expires, in RFC 3339.
     pub expires_at: Option<String>,
-    /// Whether it has ended by itself, by the database's clock.
+    /// Whether it has expired, by the database's clock.
     pub expired: bool,
     /// When somebody took it back, in RFC 3339.
     pub revoked_at: Option<String>,

@@ -106,6 +106,7 @@ mod tests {
             comment: None,
             shards: Vec::new(),
             source: None,
+            retention: None,
         };
         Bounds {
             last: 20,

@@ -1,8 +1,11 @@
 //! What a reader gets.
 
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::{After, Cursor, Error, Operation, Result};
+use crate::{After, Cursor, Error, Incarnation, Kind, Operation, Result};
 
 /// The largest page a reader may ask for.
 pub const MAX_PAGE: usize = 10_000;
@@ -19,38 +22,219 @@ pub struct Change {
     /// The application's key to whatever changed; none in a feed that is ordered by ULIDs, where
     /// the cursor itself is that key.
     pub change_id: Option<i64>,
+    /// What happened; none if the application publishes the change itself.
+    pub op: Option<Op>,
+    /// The key of the row that it happened to, as a JSON object of the key columns, in feeds that are made
+    /// from a table. None for a truncated table.
+    pub key: Option<Box<RawValue>>,
     /// What changed, as far as the feed knows where to find it.
     pub content: Content,
 }
 
+/// What happened to a row, in the words that readers of a feed get.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Op {
+    /// It was inserted, or got this key by an update.
+    Insert,
+    /// It was updated, and kept its key.
+    Update,
+    /// It was deleted, or got another key by an update.
+    Delete,
+    /// It was there before the feed.
+    Backfill,
+    /// All rows of the shard were removed at once.
+    Truncate,
+    /// Nothing: a person sent an event by hand.
+    Manual,
+}
+
+impl Op {
+    /// The word that readers get.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Op::Insert => "insert",
+            Op::Update => "update",
+            Op::Delete => "delete",
+            Op::Backfill => "backfill",
+            Op::Truncate => "truncate",
+            Op::Manual => "manual",
+        }
+    }
+
+    /// Reads the letter that a database keeps.
+    pub fn from_letter(letter: &str) -> Result<Self> {
+        match letter {
+            "B" => Ok(Op::Backfill),
+            "T" => Ok(Op::Truncate),
+            other => Operation::from_letter(other).map(Op::from),
+        }
+    }
+
+    /// Whether a row may be there after it.
+    pub fn leaves_row(self) -> bool {
+        !matches!(self, Op::Delete | Op::Truncate)
+    }
+}
+
+impl From<Operation> for Op {
+    fn from(operation: Operation) -> Self {
+        match operation {
+            Operation::Insert => Op::Insert,
+            Operation::Update => Op::Update,
+            Operation::Delete => Op::Delete,
+            Operation::Manual => Op::Manual,
+        }
+    }
+}
+
 impl Change {
+    /// A change that the application has published itself.
+    pub fn published(cursor: Cursor, change_id: Option<i64>, content: Content) -> Self {
+        Change {
+            cursor,
+            change_id,
+            op: None,
+            key: None,
+            content,
+        }
+    }
+
+    /// Writes the members of the JSON object that `--json` and HTTP print, without its braces. The row passes
+    /// through as the database wrote it.
+    pub fn write_json(&self, text: &mut String) {
+        // Formatting is most of what a page costs a server, so numbers take the short way.
+        let mut digits = itoa::Buffer::new();
+        text.push_str("\"cursor\":\"");
+        match self.cursor {
+            Cursor::Number(number) => text.push_str(digits.format(number)),
+            other => {
+                let _ = write!(text, "{other}");
+            }
+        }
+        text.push_str("\",\"change_id\":");
+        match self.change_id {
+            Some(id) => {
+                text.push('"');
+                text.push_str(digits.format(id));
+                text.push('"');
+            }
+            None => text.push_str("null"),
+        }
+        if let Some(op) = self.op {
+            text.push_str(",\"op\":\"");
+            text.push_str(op.as_str());
+            text.push('"');
+        }
+        if let Some(key) = &self.key {
+            text.push_str(",\"key\":");
+            write_raw(text, Some(key));
+        }
+        if let Content::Images { old, new } = &self.content {
+            text.push_str(",\"old\":");
+            write_raw(text, old.as_deref());
+            text.push_str(",\"new\":");
+            write_raw(text, new.as_deref());
+            if self.op == Some(Op::Update) {
+                let changed = changed(old.as_deref(), new.as_deref());
+                let _ = write!(text, ",\"changed\":{}", serde_json::Value::from(changed));
+            }
+        }
+        text.push_str(",\"row\":");
+        write_raw(text, self.content.row());
+    }
+
+    /// How long it is as text.
+    fn bytes(&self) -> usize {
+        let length = |row: &Option<Box<RawValue>>| row.as_deref().map_or(0, |r| r.get().len());
+        let content = match &self.content {
+            Content::Unknown | Content::Gone => 0,
+            Content::Row(row) => row.get().len(),
+            Content::Images { old, new } => length(old) + length(new),
+        };
+        content + length(&self.key)
+    }
+
+    /// The key, read into a type of yours, with a field for each of its columns; none where there is no key.
+    pub fn key<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
+        self.typed("key", self.key.as_deref())
+    }
+
     /// The row, read into a type of yours; none if there is no row, or if the feed does not know it.
     pub fn row<T: serde::de::DeserializeOwned>(&self) -> Result<Option<T>> {
-        let Some(row) = self.content.row() else {
-            return Ok(None);
-        };
-        serde_json::from_str(row.get()).map(Some).map_err(|error| {
-            Error::invalid(format!(
-                "the row of change {} is not as expected",
-                self.cursor
-            ))
-            .caused_by(error)
+        self.typed("row", self.content.row())
+    }
+
+    fn typed<T: serde::de::DeserializeOwned>(
+        &self,
+        what: &str,
+        json: Option<&RawValue>,
+    ) -> Result<Option<T>> {
+        let read = json
+            .map(|json| serde_json::from_str(json.get()))
+            .transpose();
+        read.map_err(|error| {
+            let place = self.cursor;
+            Error::invalid(format!("the {what} of change {place} is not as expected"))
+                .caused_by(error)
         })
     }
 }
 
+/// The columns whose values differ between two rows. What is no row has none.
+pub fn changed(old: Option<&RawValue>, new: Option<&RawValue>) -> Vec<String> {
+    type Row<'a> = std::collections::BTreeMap<std::borrow::Cow<'a, str>, &'a RawValue>;
+    fn row(json: Option<&RawValue>) -> Option<Row<'_>> {
+        serde_json::from_str(json?.get()).ok()
+    }
+    let (Some(old), Some(mut new)) = (row(old), row(new)) else {
+        return Vec::new();
+    };
+    let mut names = Vec::new();
+    for (name, value) in old {
+        if new.remove(&name).map(RawValue::get) != Some(value.get()) {
+            names.push(name.into_owned());
+        }
+    }
+    names.extend(new.into_keys().map(|name| name.into_owned()));
+    names
+}
+
+/// JSON as it is. Line breaks can only be between its parts, never within a string, and would end a
+/// line of NDJSON or an event.
+fn write_raw(text: &mut String, json: Option<&RawValue>) {
+    match json.map(RawValue::get) {
+        None => text.push_str("null"),
+        Some(json) if json.contains(['\n', '\r']) => {
+            text.extend(json.chars().filter(|c| !matches!(c, '\n' | '\r')));
+        }
+        Some(json) => text.push_str(json),
+    }
+}
+
+/// JSON that the database wrote.
+pub fn raw_json(json: String) -> Result<Box<RawValue>> {
+    RawValue::from_string(json).map_err(|error| {
+        Error::new(
+            Kind::Database,
+            "the database returned a row that is not JSON",
+        )
+        .caused_by(error)
+    })
+}
+
 /// The row behind a change, read when the page is read: its newest state, not a copy of what it
-/// was when the change was made.
+/// was when the change was made, unless the feed keeps images.
 #[derive(Debug, Clone)]
 pub enum Content {
     /// The feed was not told where its rows are.
     Unknown,
     /// The row as a JSON object, exactly as the database wrote it.
     Row(Box<RawValue>),
-    /// What an event trigger captured: here the row is a copy of what it was.
-    Event {
-        /// What happened to the row.
-        op: Operation,
+    /// Copies of what the row was.
+    Images {
         /// The row before.
         old: Option<Box<RawValue>>,
         /// The row after.
@@ -65,20 +249,8 @@ impl Content {
     pub fn row(&self) -> Option<&RawValue> {
         match self {
             Content::Row(row) => Some(row),
-            Content::Event { new, .. } => new.as_deref(),
+            Content::Images { new, .. } => new.as_deref(),
             Content::Unknown | Content::Gone => None,
-        }
-    }
-}
-
-impl Content {
-    /// How long it is as text.
-    fn bytes(&self) -> usize {
-        let length = |row: &Option<Box<RawValue>>| row.as_deref().map_or(0, |r| r.get().len());
-        match self {
-            Content::Unknown | Content::Gone => 0,
-            Content::Row(row) => row.get().len(),
-            Content::Event { old, new, .. } => length(old) + length(new),
         }
     }
 }
@@ -90,13 +262,12 @@ impl PartialEq for Content {
             (Content::Unknown, Content::Unknown) | (Content::Gone, Content::Gone) => true,
             (Content::Row(a), Content::Row(b)) => a.get() == b.get(),
             (
-                Content::Event { op, old, new },
-                Content::Event {
-                    op: op2,
+                Content::Images { old, new },
+                Content::Images {
                     old: old2,
                     new: new2,
                 },
-            ) => op == op2 && text(old) == text(old2) && text(new) == text(new2),
+            ) => text(old) == text(old2) && text(new) == text(new2),
             _ => false,
         }
     }
@@ -108,8 +279,8 @@ pub struct PageRoom(Option<usize>);
 
 impl PageRoom {
     /// Whether one more change fits, and takes its room. The first one always does.
-    pub fn takes(&mut self, content: &Content) -> bool {
-        let bytes = self.0.unwrap_or(0).saturating_add(content.bytes());
+    pub fn takes(&mut self, change: &Change) -> bool {
+        let bytes = self.0.unwrap_or(0).saturating_add(change.bytes());
         let fits = self.0.is_none() || i32::try_from(bytes).is_ok_and(|b| b <= PAGE_BYTES);
         if fits {
             self.0 = Some(bytes);
@@ -128,6 +299,8 @@ pub struct Page {
     /// Whether there was more when this was read: the page ended because it was full, by the number of its
     /// changes or by [`PAGE_BYTES`]. Who follows reads on at once and waits only when it is false.
     pub more: bool,
+    /// The life of the database that its cursors belong to.
+    pub incarnation: Incarnation,
 }
 
 impl Page {
@@ -141,11 +314,12 @@ impl Page {
     }
 
     /// One without changes.
-    pub fn empty(next: Cursor) -> Self {
+    pub fn empty(next: Cursor, incarnation: Incarnation) -> Self {
         Page {
             changes: Vec::new(),
             next,
             more: false,
+            incarnation,
         }
     }
 

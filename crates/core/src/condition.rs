@@ -17,6 +17,8 @@
 //!             | value [not] between value and value
 //! value       = new.COLUMN | old.COLUMN | text | number | true | false
 //! ```
+//!
+//! Which rows are in a feed is a condition over one row: there, a value is `COLUMN`.
 
 mod parser;
 
@@ -133,32 +135,74 @@ pub enum Operand {
     Boolean(bool),
 }
 
+/// How a condition is written.
+#[derive(Clone, Copy)]
+struct Form<'a> {
+    dialect: Dialect,
+    /// The name of the row, if it is over one.
+    row: Option<&'a str>,
+}
+
 impl Condition {
     /// As SQL for a database. It contains nothing but columns of `old` and `new` in quotes, literals,
     /// and the words and signs of the grammar.
     pub fn sql(&self, dialect: Dialect) -> String {
+        self.written(Form { dialect, row: None })
+    }
+
+    /// The same over one row, which goes by this name.
+    pub fn sql_of(&self, row: &str, dialect: Dialect) -> String {
+        let row = Some(row);
+        self.written(Form { dialect, row })
+    }
+
+    /// The columns that it looks at, as often as it does.
+    pub fn columns(&self) -> Vec<&str> {
+        let operands: Vec<&Operand> = match self {
+            Condition::And(all) | Condition::Or(all) => {
+                return all.iter().flat_map(Condition::columns).collect();
+            }
+            Condition::Not(inner) => return inner.columns(),
+            Condition::Compare(left, _, right) => vec![left, right],
+            Condition::Test { value, test, .. } => match test {
+                Test::Null | Test::Like(_) => vec![value],
+                Test::Same(other) => vec![value, other],
+                Test::In(all) => std::iter::once(value).chain(all).collect(),
+                Test::Between(low, high) => vec![value, low, high],
+            },
+        };
+        operands
+            .into_iter()
+            .filter_map(|operand| match operand {
+                Operand::Column(_, name) => Some(name.as_str()),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn written(&self, form: Form<'_>) -> String {
         let mut sql = String::new();
         // Writing to a text cannot fail.
-        let _ = self.write(&mut sql, dialect);
+        let _ = self.write(&mut sql, form);
         sql
     }
 
-    fn write(&self, sql: &mut String, dialect: Dialect) -> fmt::Result {
+    fn write(&self, sql: &mut String, form: Form<'_>) -> fmt::Result {
         match self {
-            Condition::And(all) => self.joined(all, " and ", sql, dialect),
-            Condition::Or(all) => self.joined(all, " or ", sql, dialect),
+            Condition::And(all) => self.joined(all, " and ", sql, form),
+            Condition::Or(all) => self.joined(all, " or ", sql, form),
             Condition::Not(inner) => {
                 sql.push_str("not ");
-                self.part(inner, sql, dialect)
+                self.part(inner, sql, form)
             }
             Condition::Compare(left, comparison, right) => {
-                left.write(sql, dialect)?;
+                left.write(sql, form)?;
                 write!(sql, " {} ", comparison.sign())?;
-                right.write(sql, dialect)
+                right.write(sql, form)
             }
             Condition::Test { value, not, test } => {
-                value.write(sql, dialect)?;
-                test.write(*not, sql, dialect)
+                value.write(sql, form)?;
+                test.write(*not, sql, form)
             }
         }
     }
@@ -168,19 +212,19 @@ impl Condition {
         all: &[Condition],
         word: &str,
         sql: &mut String,
-        dialect: Dialect,
+        form: Form<'_>,
     ) -> fmt::Result {
         for (n, one) in all.iter().enumerate() {
             if n > 0 {
                 sql.push_str(word);
             }
-            self.part(one, sql, dialect)?;
+            self.part(one, sql, form)?;
         }
         Ok(())
     }
 
     /// A part of this condition, in parentheses where it would be read otherwise without.
-    fn part(&self, part: &Condition, sql: &mut String, dialect: Dialect) -> fmt::Result {
+    fn part(&self, part: &Condition, sql: &mut String, form: Form<'_>) -> fmt::Result {
         let binds = match (self, part) {
             (_, Condition::Or(_)) => false,
             (Condition::Or(_), Condition::And(_)) => true,
@@ -188,28 +232,28 @@ impl Condition {
             _ => true,
         };
         if binds {
-            return part.write(sql, dialect);
+            return part.write(sql, form);
         }
         sql.push('(');
-        part.write(sql, dialect)?;
+        part.write(sql, form)?;
         sql.push(')');
         Ok(())
     }
 }
 
 impl Test {
-    fn write(&self, not: bool, sql: &mut String, dialect: Dialect) -> fmt::Result {
+    fn write(&self, not: bool, sql: &mut String, form: Form<'_>) -> fmt::Result {
         let negated = if not { " not" } else { "" };
         match self {
             Test::Null => write!(sql, " is{negated} null"),
             Test::Same(other) => {
-                sql.push_str(match (dialect.distinct_from, not) {
+                sql.push_str(match (form.dialect.distinct_from, not) {
                     (true, true) => " is distinct from ",
                     (true, false) => " is not distinct from ",
                     (false, true) => " is not ",
                     (false, false) => " is ",
                 });
-                other.write(sql, dialect)
+                other.write(sql, form)
             }
             Test::In(all) => {
                 write!(sql, "{negated} in (")?;
@@ -217,36 +261,36 @@ impl Test {
                     if n > 0 {
                         sql.push_str(", ");
                     }
-                    one.write(sql, dialect)?;
+                    one.write(sql, form)?;
                 }
                 sql.push(')');
                 Ok(())
             }
             Test::Like(pattern) => {
-                write!(sql, "{negated} like {}", text(pattern, dialect))
+                write!(sql, "{negated} like {}", text(pattern, form.dialect))
             }
             Test::Between(low, high) => {
                 write!(sql, "{negated} between ")?;
-                low.write(sql, dialect)?;
+                low.write(sql, form)?;
                 sql.push_str(" and ");
-                high.write(sql, dialect)
+                high.write(sql, form)
             }
         }
     }
 }
 
 impl Operand {
-    fn write(&self, sql: &mut String, dialect: Dialect) -> fmt::Result {
+    fn write(&self, sql: &mut String, form: Form<'_>) -> fmt::Result {
         match self {
             Operand::Column(side, name) => {
-                let row = match side {
+                let row = form.row.unwrap_or(match side {
                     Side::Old => "old",
                     Side::New => "new",
-                };
+                });
                 write!(sql, "{row}.\"{}\"", name.replace('"', "\"\""))
             }
             Operand::Text(value) => {
-                sql.push_str(&text(value, dialect));
+                sql.push_str(&text(value, form.dialect));
                 Ok(())
             }
             Operand::Number(number) => {

@@ -22,7 +22,7 @@ impl ConsumerName {
         &self.0
     }
 
-    /// Takes a name that the database already holds, whoever wrote it there.
+    /// Wraps a name that the database returned, without checking it.
     pub fn trusted(name: String) -> Self {
         ConsumerName(name)
     }
@@ -113,6 +113,12 @@ impl Taken {
             shard,
             from,
         })
+    }
+
+    /// Where the consumer goes when this page is done; nowhere if there was nothing in it. A new consumer
+    /// of an empty feed must not be put behind rows that are backfilled later.
+    pub fn to(&self) -> Option<Cursor> {
+        (!self.page.changes.is_empty()).then_some(self.page.next)
     }
 }
 

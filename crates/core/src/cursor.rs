@@ -11,7 +11,7 @@ use crate::{Error, Result, Ulid};
 /// A reader's position: everything up to and including it has been read.
 ///
 /// To users a cursor is text that they store and give back. Other kinds of feeds will bring
-/// other kinds of cursors; whoever matches on this must expect that.
+/// other kinds of cursors: expect more variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Cursor {

@@ -1,12 +1,15 @@
 //! What people define: triggers, watches, and where things go. Each has one form, which is the same in
 //! the database, in `changefeed.toml` and over HTTP.
 
+mod retention;
 mod sink;
 mod text;
 mod trigger;
 mod watch;
 
+pub use retention::Retention;
 pub use sink::{Header, Setting, Sink, Webhook};
+pub use text::format_span;
 pub use trigger::{
     Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, TriggerDefinition,
     TriggerId, TriggerName, Updates,

@@ -12,8 +12,8 @@ use crate::{
 pub enum Step {
     /// Creates a feed.
     CreateFeed(NewFeed),
-    /// Gives a feed the comment and its shards the sweep groups that it has here. Nothing else of a
-    /// feed can be changed.
+    /// Gives a feed the comment and its shards the sweep groups that it has here, and has it keep images or
+    /// not. Nothing else of a feed can be changed.
     ChangeFeed(Feed),
     /// Removes a feed and everything in it.
     DropFeed(Feed),

@@ -168,15 +168,15 @@ impl Sink {
         allowed: &AllowedVariables,
         before: Option<&Sink>,
     ) -> Result<()> {
-        match self {
-            Sink::Webhook(webhook) => {
-                webhook.restrict(whose, allowed, before.and_then(Sink::as_webhook))
-            }
-            Sink::Exec(_) => Err(Error::invalid(format!(
-                "{whose} runs a command, which cannot be defined over HTTP"
+        if self.is_local() {
+            return Err(Error::invalid(format!(
+                "{whose} goes to '{self}' on this machine, which cannot be defined over HTTP"
             ))
-            .advise("define it on the command line or in changefeed.toml")),
-            Sink::InProcess => Ok(()),
+            .advise("define it on the command line or in changefeed.toml"));
+        }
+        match self.as_webhook_mut() {
+            Some(webhook) => webhook.restrict(whose, allowed, before.and_then(Sink::as_webhook)),
+            None => Ok(()),
         }
     }
 }

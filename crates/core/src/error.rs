@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
+use std::panic::Location;
 
 /// The result of everything in changefeed.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -22,6 +23,8 @@ pub enum Kind {
     CursorExpired,
     /// The cursor points behind the newest change: it comes from another feed or another database.
     CursorAhead,
+    /// The database was recovered from a backup since the cursor was given.
+    Recovered,
     /// Our tables are not installed.
     SchemaMissing,
     /// Our tables are older than this program.
@@ -52,6 +55,7 @@ impl Kind {
             Kind::AlreadyExists => "already_exists",
             Kind::CursorExpired => "cursor_expired",
             Kind::CursorAhead => "cursor_ahead",
+            Kind::Recovered => "recovered",
             Kind::SchemaMissing | Kind::SchemaTooOld | Kind::SchemaTooNew => "schema",
             Kind::Permission => "permission",
             Kind::Unavailable => "unavailable",
@@ -109,6 +113,21 @@ impl Error {
     /// Shorthand for a [`Kind::NotFound`] error.
     pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
         Error::new(Kind::NotFound, message)
+    }
+
+    /// What only a mistake of ours can cause.
+    pub fn defect(message: impl Into<Cow<'static, str>>) -> Self {
+        Error::new(Kind::Database, message)
+            .advise("this is a defect of changefeed; please report it")
+    }
+
+    /// A column of an answer that is missing, null or of another type than the statement promises.
+    pub fn unreadable(column: impl fmt::Display, asked: &Location<'_>) -> Self {
+        Error::defect(format!(
+            "column {column} of the answer to the statement in {}:{} is not what was expected",
+            asked.file(),
+            asked.line()
+        ))
     }
 
     /// Adds the next step for the person who reads this.

@@ -244,7 +244,7 @@ pub struct LoggedEvent {
     pub tries: u32,
     /// Who delivers it at this moment.
     pub locked_by: Option<String>,
-    /// When it is due again, in RFC 3339; none when nothing more will happen by itself.
+    /// When it is due again, in RFC 3339; none if it is not delivered again.
     pub next_retry_at: Option<String>,
 }
 
@@ -303,7 +303,7 @@ pub struct Attempt {
     pub duration_ms: i64,
 }
 
-/// What the log says of an attempt whose sender never came back.
+/// The error in the log for an attempt that was cut off.
 pub fn cut_off_by(instance: &str) -> String {
     format!("{instance} stopped before the outcome was known")
 }
@@ -315,8 +315,7 @@ pub struct LoggedAttempt {
     /// The attempt.
     #[serde(flatten)]
     pub attempt: Attempt,
-    /// Whether its sender had lost the event to somebody else by the time it was over, so that
-    /// it decided nothing.
+    /// Whether the lease had been lost by the time the attempt ended, so that it decided nothing.
     pub late: bool,
     /// When it was written down, in RFC 3339.
     pub created_at: String,
@@ -366,19 +365,19 @@ impl LeasedEvent {
     }
 }
 
-/// Which event an instance holds, and since which change of hands.
+/// An event that an instance holds, with the generation of its lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventClaim {
     /// The event.
     pub change_id: i64,
-    /// The change of hands.
+    /// The generation of the lease.
     pub generation: i64,
 }
 
 /// An attempt that is over, and what follows from it.
 #[derive(Debug, Clone)]
 pub struct Finished {
-    /// The event, and by which right.
+    /// The event and the lease.
     pub claim: EventClaim,
     /// The attempt.
     pub attempt: Attempt,
@@ -414,7 +413,7 @@ pub enum Redelivery {
     Matching(EventFilter),
 }
 
-/// How the events of a trigger stand.
+/// The counts of a trigger's events.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, Serialize)]
 pub struct TriggerState {
@@ -422,11 +421,11 @@ pub struct TriggerState {
     pub name: TriggerName,
     /// Events that wait or are being delivered. Counting stops at 100,000.
     pub pending: i64,
-    /// Those that somebody delivers at this moment.
+    /// Those that are being delivered.
     pub in_flight: i64,
     /// Dead letters. Counting stops at 100,000.
     pub dead_letters: i64,
-    /// How long the one that has waited longest is overdue, in milliseconds.
+    /// How long the oldest due event is overdue, in milliseconds.
     pub overdue_ms: Option<i64>,
 }
 

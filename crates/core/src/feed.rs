@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Cursor, Error, FeedId, FeedName, Fold, Result, ShardId, SweepGroup, TableName, Uuid};
+use crate::{
+    Condition, Cursor, Error, FeedId, FeedName, Fold, Result, Retention, ShardId, SweepGroup,
+    TableName, Uuid,
+};
 
 /// The default `last_change_sequence_number` of a new shard: the first change gets one more.
 /// Everything below is free for data that is older than the feed.
@@ -26,8 +29,10 @@ pub struct Feed {
     pub comment: Option<String>,
     /// Its shards, in ascending order.
     pub shards: Vec<Shard>,
-    /// Where the rows behind its changes are, if it was told.
+    /// Where the rows behind its changes are, if that is defined.
     pub source: Option<Source>,
+    /// How long its changes are kept; for ever unless given.
+    pub retention: Option<Retention>,
 }
 
 impl Feed {
@@ -48,8 +53,8 @@ impl Feed {
             })
     }
 
-    /// Why the database knows nothing of this shard: there never was one of that number, or it went,
-    /// with or without its feed, after we looked at it.
+    /// The error for a shard that the database does not have: it never existed, or it was dropped after
+    /// `self` was read.
     #[must_use]
     pub fn unknown_shard(&self, shard: ShardId) -> Error {
         match self.shard(shard) {
@@ -85,8 +90,17 @@ pub enum Source {
         /// The column that decides the shard; without one everything goes to shard 0.
         #[serde(default)]
         shard_by: Option<String>,
+        /// Whether every change keeps the row before and after it; always if something is left out.
+        #[serde(default)]
+        images: bool,
+        /// Which rows are in the feed: a [condition](crate::Condition) over the columns of one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        when: Option<String>,
+        /// Which columns are in its images; all unless given.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        columns: Option<Vec<String>>,
     },
-    /// The application publishes by itself and keeps the `change_id` in a column of its table.
+    /// The application publishes its changes and keeps the `change_id` in a column of its table.
     Joined {
         /// The table.
         table: TableName,
@@ -117,6 +131,17 @@ fn change_id() -> String {
 }
 
 impl Source {
+    /// A table whose changes are captured, all of them in shard 0 and without images.
+    pub fn captured(table: TableName) -> Self {
+        Source::Captured {
+            table,
+            shard_by: None,
+            images: false,
+            when: None,
+            columns: None,
+        }
+    }
+
     /// The table, whichever way its rows are published; events may come from many.
     pub fn table(&self) -> Option<&TableName> {
         match self {
@@ -125,6 +150,50 @@ impl Source {
             | Source::Ulid { table, .. } => Some(table),
             Source::Events => None,
         }
+    }
+
+    /// Whether every change keeps the row before and after it. What has become of a row that is in the feed only
+    /// at times could not be told otherwise.
+    pub fn keeps_images(&self) -> bool {
+        matches!(self, Source::Captured { images: true, .. }) || self.is_filtered()
+    }
+
+    /// Whether rows or columns are left out.
+    pub fn is_filtered(&self) -> bool {
+        self.columns().is_some() || self.when().is_some()
+    }
+
+    /// The columns that are in the images of its changes, if not all.
+    pub fn columns(&self) -> Option<&[String]> {
+        match self {
+            Source::Captured { columns, .. } => columns.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Which rows are in the feed, if not all, as it was written.
+    pub fn when(&self) -> Option<&str> {
+        match self {
+            Source::Captured { when, .. } => when.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Which rows are in the feed, if not all.
+    pub fn condition(&self, fold: Fold) -> Result<Option<Condition>> {
+        let when = self.when();
+        when.map(|text| Condition::parse_row(text, fold))
+            .transpose()
+    }
+
+    /// Has changes of a table keep the row before and after from now on, or not. False if it has no table of
+    /// ours to look at.
+    pub fn keep_images(&mut self, keep: bool) -> bool {
+        let Source::Captured { images, .. } = self else {
+            return false;
+        };
+        *images = keep;
+        true
     }
 
     /// The column that decides the shard.
@@ -196,6 +265,8 @@ pub struct NewFeed {
     pub start: i64,
     /// Where the rows are.
     pub source: Option<Source>,
+    /// How long its changes are kept; for ever unless given.
+    pub retention: Option<Retention>,
 }
 
 impl NewFeed {
@@ -209,6 +280,7 @@ impl NewFeed {
             sweep_group: SweepGroup(0),
             start: DEFAULT_START,
             source: None,
+            retention: None,
         }
     }
 
@@ -217,10 +289,7 @@ impl NewFeed {
         let table = TableName::parse(table, Fold::Keep)?;
         let name = table.name.parse()?;
         Ok(NewFeed {
-            source: Some(Source::Captured {
-                table,
-                shard_by: None,
-            }),
+            source: Some(Source::captured(table)),
             ..NewFeed::new(name)
         })
     }
@@ -239,7 +308,22 @@ impl NewFeed {
                 self.start
             )));
         }
-        // An application that publishes by itself also chooses the shard by itself.
+        if let Some(retention) = &self.retention {
+            retention.validate()?;
+            if matches!(self.source, Some(Source::Ulid { .. })) {
+                return Err(Error::invalid(
+                    "the rows of ULID transactions are the feed: it has nothing of its own that could be trimmed",
+                )
+                .advise("remove old rows from the table"));
+            }
+        }
+        if let Some(source) = &self.source {
+            source.condition(Fold::Keep)?;
+            if source.columns().is_some_and(<[String]>::is_empty) {
+                return Err(Error::invalid("a feed needs at least one column"));
+            }
+        }
+        // An application that publishes its changes also chooses their shard.
         if let Some(Source::Captured { shard_by: None, .. }) = &self.source
             && self.shards > 1
         {
@@ -294,6 +378,38 @@ impl Backfill {
             finished,
         }
     }
+}
+
+/// What was erased of a row.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Erased {
+    /// Changes of feeds whose images are empty now.
+    pub changes: u64,
+    /// Events whose rows are empty now, with the requests and answers of their attempts.
+    pub events: u64,
+    /// Events that are still to be delivered, and were left as they are.
+    pub pending: u64,
+}
+
+/// The values of a row's key in the order of the key, from those that are given by name.
+pub fn key_values(
+    table: &TableName,
+    key: &[&str],
+    given: &[(String, String)],
+) -> Result<Vec<String>> {
+    let wrong = given.len() != key.len();
+    let value = |column: &&str| given.iter().find(|(name, _)| name == column);
+    let values: Option<Vec<String>> = key
+        .iter()
+        .map(|column| value(column).map(|(_, value)| value.clone()))
+        .collect();
+    values.filter(|_| !wrong).ok_or_else(|| {
+        Error::invalid(format!(
+            "the key of {table} has the columns {}",
+            key.join(", ")
+        ))
+        .advise("give a value for each of them, and for nothing else")
+    })
 }
 
 /// What a trim removed.

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 
-/// A clock that is off by more than this confuses whoever compares times.
+/// A clock that is off by more than this is reported.
 const TOLERATED: Duration = Duration::from_secs(1);
 
 /// What `doctor` has to say about one thing.
@@ -52,8 +52,8 @@ impl Finding {
         }
     }
 
-    /// About the clock of a server, which said these milliseconds since 1970 at some moment between
-    /// two of ours.
+    /// Judges the clock of a server, which said `said` milliseconds since 1970 between two moments of
+    /// our clock.
     pub fn of_clock(asked: SystemTime, answered: SystemTime, said: i64) -> Self {
         let since = |time: SystemTime| -> i64 {
             let since = time

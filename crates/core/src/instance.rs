@@ -1,4 +1,4 @@
-//! Instances: who serves, and what it has done, for whoever looks at all of them.
+//! Instances: which processes serve, and what each has done since it was started.
 
 use std::collections::BTreeMap;
 

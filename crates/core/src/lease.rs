@@ -57,7 +57,7 @@ impl Lease {
     }
 }
 
-/// The leases of others that a process has asked for in vain, and since when each renewal is known.
+/// The leases of others that a process was refused, and when it first saw each renewal.
 #[derive(Debug, Default)]
 pub struct Sightings {
     seen: Mutex<HashMap<String, Sighting>>,
@@ -71,7 +71,7 @@ struct Sighting {
 }
 
 impl Sightings {
-    /// The renewal that has outlived its lease by the time a request is sent.
+    /// The renewal that is older than its lease by our clock, if there is one.
     pub fn stale(&self, name: &str, asked: Instant) -> Option<i64> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let sighting = seen.get(name)?;

@@ -19,6 +19,7 @@ mod error;
 mod event;
 mod feed;
 mod finding;
+mod incarnation;
 mod instance;
 mod lease;
 mod name;
@@ -36,17 +37,19 @@ mod ulid_transaction;
 pub mod view;
 mod wake;
 mod watch;
+pub mod words;
 
 pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
-pub use change::{Change, Content, MAX_PAGE, PAGE_BYTES, Page, PageRoom};
+pub use change::{Change, Content, MAX_PAGE, Op, PAGE_BYTES, Page, PageRoom, changed, raw_json};
 pub use condition::{Condition, Dialect};
 pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definition::{
     Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, NewWatch, OrderBy,
-    Setting, Sink, TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition, Webhook,
+    Retention, Setting, Sink, TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition,
+    Webhook, format_span,
 };
 pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict};
@@ -58,17 +61,18 @@ pub use event::{
     cut_off_by, session_json, trace_json,
 };
 pub use feed::{
-    Backfill, DEFAULT_START, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState, Source,
-    Trimmed,
+    Backfill, DEFAULT_START, Erased, FIRST_CHANGE_ID, Feed, MAX_START, NewFeed, Shard, ShardState,
+    Source, Trimmed, key_values,
 };
 pub use finding::{Finding, Severity};
+pub use incarnation::Incarnation;
 pub use instance::{Announcement, Connections, Instance, Tallies, Tally};
 pub use lease::{Lease, LeaseHolder, Sightings};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
 pub use page_join::{PageJoin, PageJoins, PageRows};
 pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
-pub use schema::{Migration, SCHEMA_VERSION, SchemaState, require_current};
+pub use schema::{Migration, MigrationStep, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardValue, shard_of};
 pub use store::{
     AccessStore, ConsumerStore, DefinitionStore, EventStore, FeedStore, InstanceStore, LeaseStore,
@@ -80,7 +84,7 @@ pub use template::fill;
 pub use ulid::{Ulid, UlidState};
 pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
-pub use wake::{ShardPlace, Subscription, WakeHub, WatchPlace};
+pub use wake::{Listener, ShardPlace, WakeHub, WatchPlace};
 pub use watch::{
     Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, Settled, Take, Watch,
     WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,

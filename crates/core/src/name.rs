@@ -70,7 +70,7 @@ impl FeedName {
         &self.0
     }
 
-    /// Takes a name that the database already holds, whoever wrote it there.
+    /// Wraps a name that the database returned, without checking it.
     pub fn trusted(name: String) -> Self {
         FeedName(name)
     }

@@ -22,6 +22,8 @@ pub enum PageRows {
     None,
     /// The row as it is now.
     Current,
+    /// Operation, key, whether there are images, the row before, and the row after or as it is now.
+    Captured,
     /// Operation, old and new row of an event.
     Events,
 }

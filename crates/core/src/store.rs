@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 
 use crate::{
     AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Connections,
-    Consumer, ConsumerName, Cursor, Dialect, EventClaim, EventFilter, EventId, EventTrigger, Feed,
-    FeedId, Finding, Finished, Incident, Instance, Lease, LeaseHolder, LeasedEvent, LoggedAttempt,
-    LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, SchemaState, Settled,
-    ShardId, ShardState, Step, Subscription, SweepGroup, TableName, Take, TokenId,
-    TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchPlace,
-    WatchSettings, WatchSpec, WatchStatus,
+    Consumer, ConsumerName, Cursor, Dialect, Erased, EventClaim, EventFilter, EventId,
+    EventTrigger, Feed, FeedId, Finding, Finished, Incarnation, Incident, Instance, Lease,
+    LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken,
+    Page, Redelivery, Result, Retention, SchemaState, Settled, ShardId, ShardState, Step,
+    SweepGroup, TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted,
+    Watch, WatchFrom, WatchPlace, WatchSettings, WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -61,9 +61,20 @@ pub trait FeedStore: Send + Sync {
     /// position is kept in the database, so that a later call goes on where this one stopped.
     async fn backfill(&self, feed: &Feed, batch: usize) -> Result<Backfill>;
 
-    /// Removes at most about `batch` changes that got their number longer ago than `age` and
-    /// that every consumer has read. Call again until nothing is removed.
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed>;
+    /// Removes at most about `batch` changes that are not retained any longer. Call again until nothing is
+    /// removed.
+    async fn trim(&self, feed: &Feed, retention: Retention, batch: usize) -> Result<Trimmed>;
+
+    /// Empties what was kept of a row: its images in feeds, and in events that are done with the log of their attempts.
+    /// What happened and when stays known. The key is given by column, its values as changes write them.
+    async fn erase(&self, table: &TableName, key: &[(String, String)]) -> Result<Erased>;
+
+    /// The life of this database.
+    async fn incarnation(&self) -> Result<Incarnation>;
+
+    /// Begins another life, after the database was restored from a backup: readers who send the one that
+    /// their cursors belong to are refused, instead of missing changes or seeing others under the same numbers.
+    async fn recover(&self) -> Result<Incarnation>;
 }
 
 /// What one sweep did.
@@ -92,8 +103,8 @@ impl SweepReport {
         self.shards.iter().map(|s| s.change_count).sum()
     }
 
-    /// Whether the sweep may have come to its limits, in changes or in time, and left some over.
-    /// Even a slow one gets further than this.
+    /// Whether the sweep may have stopped at its limit of changes or time and left some over.
+    /// Even a slow sweep numbers more changes than this before it stops.
     pub fn may_have_left_some(&self) -> bool {
         self.changes() >= 100
     }
@@ -134,10 +145,9 @@ pub trait LeaseStore: Send + Sync {
     /// Gives a lease back, if its generation is still the current one.
     async fn release(&self, lease: &Lease) -> Result<()>;
 
-    /// Looks whether the database's clock was set back since somebody last looked, and if so, brings
-    /// back what lies ahead only because of that: leases, held events and rows, and what is due.
-    /// Returns how far it went to whoever noticed. Safe when twenty do it at once, and cheap when there
-    /// is nothing to do.
+    /// Checks whether the database's clock was set back since the last check. If it was, moves leases,
+    /// held events and rows, and due times back by as much. Returns the size of the step to the caller
+    /// that noticed it. Safe to call concurrently; cheap when there is nothing to do.
     async fn keep_time(&self) -> Result<Option<Duration>>;
 
     /// Who holds what.
@@ -179,24 +189,22 @@ pub trait ConsumerStore: Send + Sync {
     async fn drop_consumer(&self, name: &ConsumerName, feed: &Feed) -> Result<u64>;
 }
 
-/// Telling those who wait that there is something for them.
+/// Waking those who wait for changes.
 pub trait WakeStore: Send + Sync {
-    /// Takes a place to wait for news of a shard. All places of a process share one connection
-    /// to the database.
-    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription;
+    /// Listens for news of a shard. All listeners of a process share one connection to the database.
+    fn listen(&self, feed: &Feed, shard: ShardId) -> Listener;
 
-    /// Takes a place to wait until a [take](WatchStore::take) may find something. One look serves all
-    /// watches of a process. A watch that has to try something again at a certain time waits for
-    /// that by itself: news of it comes late. Where the store cannot look, there is news several
-    /// times a second.
-    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace>;
+    /// Listens for news of the backlog of a watch: wakes when a [take](WatchStore::take) may find something.
+    /// One query serves all watches of a process. Retries that become due are not announced in time:
+    /// the watch sets its own timer. If the store cannot look, it wakes several times a second.
+    fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace>;
 }
 
 /// What can be seen of ULID transactions from outside. Beginning one is not here: it gives the
 /// driver's own transaction, so each store crate has its own function for it.
 #[async_trait]
 pub trait UlidStore: Send + Sync {
-    /// Shards whose writers had to go on without one of theirs.
+    /// Shards whose lock was taken from a writer that disappeared.
     async fn incidents(&self) -> Result<Vec<Incident>>;
 }
 
@@ -264,9 +272,9 @@ pub trait EventStore: Send + Sync {
     async fn renew_events(&self, held: &[EventClaim], lease: Duration) -> Result<Vec<EventClaim>>;
 
     /// Writes down attempts and what follows from them, all in one statement. Returns those that
-    /// came too late: their attempts are in the log, but decided nothing. Safe to repeat when
-    /// nobody knows whether it was done: an attempt is a row of its own once, by the generation
-    /// under which it was made, and one that was thought cut off becomes what it really was.
+    /// came too late: their attempts are in the log, but decided nothing. Idempotent: the log has one
+    /// row per attempt, identified by the generation, and an attempt that was logged as cut off gets its
+    /// real outcome.
     async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>>;
 
     /// Gives events back that were claimed but not attempted; the attempt is not counted.
@@ -279,8 +287,8 @@ pub trait EventStore: Send + Sync {
     async fn event(&self, id: EventId) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>>;
 
     /// Has events delivered again, from the first attempt on. Returns how many. One that waits for
-    /// its first attempt already is left as it is. Who repeats a call whose outcome is unknown gives
-    /// it the same key: what was done is not done again but only told, and what was not is done.
+    /// its first attempt already is left as it is. Idempotent by `key`: repeat a call whose outcome is
+    /// unknown with the same key.
     async fn redeliver(&self, which: &Redelivery, key: Uuid) -> Result<u64>;
 
     /// Removes at most `batch` events of a trigger (of every trigger, dropped ones included, if
@@ -302,15 +310,14 @@ pub trait EventStore: Send + Sync {
 #[async_trait]
 pub trait WatchStore: Send + Sync {
     /// Lets a function watch a table: checks that this is possible, makes what is missing
-    /// (tracking, leases), and registers the function where it is new. One that is known goes on
-    /// where it was, and may get a definition; another one than it has only where the
-    /// specification says so.
+    /// (tracking, leases), and registers the function if it is new. A known function goes on where it
+    /// was. Its definition is replaced only if the specification allows it.
     async fn open_watch(&self, spec: &WatchSpec) -> Result<Watch>;
 
     /// All watches, by name.
     async fn watches(&self) -> Result<Vec<Watch>>;
 
-    /// How a watch is doing, with up to so many of the changes that it has given up. Counting takes
+    /// The status of a watch, with up to `parked` of its parked changes. Counting takes
     /// time in proportion to its backlog.
     async fn watch_status(&self, watch: &Watch, parked: usize) -> Result<WatchStatus>;
 
@@ -326,7 +333,7 @@ pub trait WatchStore: Send + Sync {
     /// Renews the lease of a batch. Returns for how many of its rows that worked.
     async fn renew(&self, watch: &Watch, batch: &Batch, lease: Duration) -> Result<u64>;
 
-    /// Says what became of a batch. Rows that somebody else holds by now are left alone.
+    /// Stores the outcome of a batch. Rows that another instance holds by now are left alone.
     async fn settle(
         &self,
         watch: &Watch,
@@ -351,23 +358,23 @@ pub trait WatchStore: Send + Sync {
 /// Definitions of feeds, event triggers and watches, many at once.
 #[async_trait]
 pub trait DefinitionStore: Send + Sync {
-    /// The table of a name, called as definitions call it when they are read back.
+    /// Resolves a table name to the form that stored definitions have.
     async fn find_table(&self, table: &TableName) -> Result<TableName>;
 
     /// Does all of these steps, in this order, or none of them.
     async fn apply(&self, steps: &[Step]) -> Result<()>;
 }
 
-/// Who may ask what over HTTP.
+/// Access tokens of the HTTP API.
 #[async_trait]
 pub trait AccessStore: Send + Sync {
-    /// All tokens, those that are over included, oldest first.
+    /// All tokens, expired and revoked ones included, oldest first.
     async fn tokens(&self) -> Result<Vec<AccessToken>>;
 
     /// Creates a token.
     async fn create_token(&self, new: &NewToken) -> Result<AccessToken>;
 
-    /// Takes a token back. Returns whether there was one that had not been taken back before.
+    /// Revokes a token. Returns false if there is none or it was revoked before.
     async fn revoke_token(&self, id: &TokenId) -> Result<bool>;
 }
 

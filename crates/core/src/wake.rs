@@ -32,7 +32,7 @@ impl From<&Watch> for WatchPlace {
 
 type Places<P> = Mutex<HashMap<P, watch::Sender<u64>>>;
 
-/// Where stores announce news and others wait for it.
+/// Where stores announce changes and others wait for them.
 #[derive(Debug)]
 pub struct WakeHub<P = ShardPlace> {
     places: Arc<Places<P>>,
@@ -54,30 +54,30 @@ impl<P> Default for WakeHub<P> {
     }
 }
 
-/// Somebody's place at the hub.
+/// Somebody who waits at a place for news.
 #[derive(Debug)]
-pub struct Subscription<P: Eq + Hash = ShardPlace> {
+pub struct Listener<P: Eq + Hash = ShardPlace> {
     news: watch::Receiver<u64>,
     place: P,
     hub: Weak<Places<P>>,
 }
 
 impl<P: Clone + Eq + Hash> WakeHub<P> {
-    /// Takes a place. News announced from now on is not missed, even by those who wait later.
-    pub fn subscribe(&self, place: P) -> Subscription<P> {
+    /// Listens. What is announced from now on is not missed, even if the caller waits later.
+    pub fn listen(&self, place: P) -> Listener<P> {
         let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         let news = places
             .entry(place.clone())
             .or_insert_with(|| watch::channel(0).0)
             .subscribe();
-        Subscription {
+        Listener {
             news,
             place,
             hub: Arc::downgrade(&self.places),
         }
     }
 
-    /// Wakes those who wait at one place.
+    /// Wakes the waiters of one place.
     pub fn wake(&self, place: &P) {
         let places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(news) = places.get(place) {
@@ -104,13 +104,13 @@ impl<P: Clone + Eq + Hash> WakeHub<P> {
     }
 }
 
-impl<P: Eq + Hash> Subscription<P> {
-    /// Forgets the news so far: its owner is about to look.
+impl<P: Eq + Hash> Listener<P> {
+    /// Forgets what was announced so far: the caller is about to look.
     pub fn look(&mut self) {
         self.news.mark_unchanged();
     }
 
-    /// Waits until there is news that came after the last [`look`](Self::look).
+    /// Waits for an announcement after the last [`look`](Self::look).
     pub async fn news(&mut self) {
         if self.news.changed().await.is_err() {
             // The hub is gone with its store; nobody will ever announce anything again.
@@ -119,7 +119,7 @@ impl<P: Eq + Hash> Subscription<P> {
     }
 }
 
-impl<P: Eq + Hash> Drop for Subscription<P> {
+impl<P: Eq + Hash> Drop for Listener<P> {
     fn drop(&mut self) {
         if let Some(hub) = self.hub.upgrade() {
             let mut places = hub.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    async fn is_woken(waiter: &mut Subscription) -> bool {
+    async fn is_woken(waiter: &mut Listener) -> bool {
         tokio::time::timeout(Duration::from_millis(1), waiter.news())
             .await
             .is_ok()
@@ -148,8 +148,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiter_is_woken_for_its_own_shard_only() {
         let hub = WakeHub::default();
-        let mut zero = hub.subscribe((FeedId(1), ShardId(0)));
-        let mut one = hub.subscribe((FeedId(1), ShardId(1)));
+        let mut zero = hub.listen((FeedId(1), ShardId(0)));
+        let mut one = hub.listen((FeedId(1), ShardId(1)));
         hub.wake(&(FeedId(1), ShardId(1)));
         assert!(!is_woken(&mut zero).await);
         assert!(is_woken(&mut one).await);
@@ -161,7 +161,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn news_between_look_and_wait_is_not_missed() {
         let hub = WakeHub::default();
-        let mut waiter = hub.subscribe((FeedId(1), ShardId(0)));
+        let mut waiter = hub.listen((FeedId(1), ShardId(0)));
         hub.wake(&(FeedId(1), ShardId(0)));
         waiter.look();
         assert!(!is_woken(&mut waiter).await, "old news was looked at");
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn places_are_given_back() {
         let hub = WakeHub::default();
-        let a = hub.subscribe((FeedId(1), ShardId(0)));
-        let b = hub.subscribe((FeedId(1), ShardId(0)));
+        let a = hub.listen((FeedId(1), ShardId(0)));
+        let b = hub.listen((FeedId(1), ShardId(0)));
         drop(a);
         assert_eq!(hub.watched(), [(FeedId(1), ShardId(0))]);
         drop(b);

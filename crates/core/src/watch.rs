@@ -2,7 +2,7 @@
 //!
 //! A function is known by its name. What it has not been handed yet is its *backlog*: one entry
 //! per changed key, in order of the newest change. A batch is leased to one instance at a time;
-//! what becomes of it is told to the store in one statement.
+//! its outcome is stored in one statement.
 
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ impl WatchName {
         &self.0
     }
 
-    /// Takes a name that the database already holds, whoever wrote it there.
+    /// Wraps a name that the database returned, without checking it.
     pub fn trusted(name: String) -> Self {
         WatchName(name)
     }
@@ -96,8 +96,7 @@ impl Default for WatchSettings {
 /// The largest batch.
 pub const MAX_WATCH_BATCH: usize = 10_000;
 
-/// Unprocessed changes that one worker is good for, when workers are suggested, unless a watch says
-/// otherwise.
+/// The default number of unprocessed changes per suggested worker.
 pub const CHANGES_PER_WORKER: i64 = 1000;
 
 impl WatchSettings {
@@ -195,7 +194,7 @@ pub struct WatchSpec {
     pub table: TableName,
     /// Where it begins if it is new.
     pub from: WatchFrom,
-    /// Whether it must not be new: one that was dropped meanwhile is not made again.
+    /// Whether it must exist: a watch that was dropped meanwhile is not created again.
     pub existing: bool,
     /// What `serve` does with it; nothing for a function that runs elsewhere.
     pub definition: Option<WatchDefinition>,
@@ -204,7 +203,7 @@ pub struct WatchSpec {
     /// Whether it wants to know which columns were changed. Writers pay for that, so it is only
     /// noted from when the first function of the table asks.
     pub columns: bool,
-    /// Unprocessed changes that one worker is good for; nothing leaves it as it is.
+    /// Unprocessed changes per worker; `None` keeps the current value.
     pub max_changes_per_worker: Option<u32>,
 }
 
@@ -289,8 +288,8 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Takes what was read of so many rows that were leased. What was too much to be read at once is
-    /// returned as a batch of its own, to be given back.
+    /// Stores the changes that were read of `leased` rows. If not all could be read at once, returns the
+    /// rest as a batch to give back.
     pub fn fill(&mut self, changes: Vec<RowChange>, leased: usize) -> Option<Batch> {
         self.changes = changes;
         let last = self.changes.last()?.version;
@@ -325,8 +324,8 @@ pub enum BatchOutcome {
 }
 
 impl BatchOutcome {
-    /// What becomes of a batch whose rows cannot be read. One row must not keep the others: that was an
-    /// attempt, and the next ones are with fewer rows. Otherwise nobody has to wait for the lease to end.
+    /// The outcome of a batch whose rows cannot be read. If a row is at fault, that was an attempt, and the
+    /// next ones have fewer rows. Otherwise the batch is given back before its lease ends.
     pub fn unread(error: &Error) -> Self {
         match error.kind() {
             Kind::Database => BatchOutcome::Failed {
@@ -367,7 +366,7 @@ pub struct WatchStatus {
     pub last_sync_version: i64,
     /// Milliseconds since an instance last looked; nothing if none ever has.
     pub idle_ms: Option<i64>,
-    /// How many workers this backlog is good for.
+    /// How many workers this backlog needs.
     pub suggested_workers: i64,
     /// Changes that were given up, oldest first, as many as were asked for.
     pub parked_changes: Vec<Parked>,

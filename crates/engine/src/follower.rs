@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backoff, Change, Error, Feed, Page, Remedy, Result, ShardId, Store, Subscription,
+    After, Backoff, Change, Error, Feed, Incarnation, Listener, Page, Remedy, Result, ShardId,
+    Store,
 };
 use futures_util::stream::{self, Stream};
 use tokio::time::Instant;
@@ -22,17 +23,19 @@ pub trait Pages: Send + Sync {
     /// A page, in whatever form its reader wants it.
     type Page: Send;
     /// What reading fails with.
-    type Error: Borrow<Error> + Send;
+    type Error: Borrow<Error> + From<Error> + Send;
 
     /// Takes a place where news of the shard is announced.
-    fn subscribe(&self) -> Subscription;
+    fn listen(&self) -> Listener;
 
     /// Reads the changes after a point.
     fn read(&self, after: After) -> impl Future<Output = Result<Self::Page, Self::Error>> + Send;
 
-    /// Where to go on after a page that was read after this point, if it has changes; otherwise where
-    /// to look again.
+    /// What a page means that was read after this point.
     fn next(&self, page: &Self::Page, after: After) -> Next;
+
+    /// Reading failed and is tried again: for the log, where that is not told once for many readers.
+    fn failed(&self, _error: &Error) {}
 }
 
 /// What a page means for its follower.
@@ -42,6 +45,8 @@ pub struct Next {
     pub changes: bool,
     /// Where to go on.
     pub after: After,
+    /// The life of the database that it was read in; none if it was not read.
+    pub incarnation: Option<Incarnation>,
 }
 
 /// Follows a shard, page by page.
@@ -49,7 +54,8 @@ pub struct Next {
 pub struct Follower<P> {
     pages: P,
     after: After,
-    subscription: Subscription,
+    incarnation: Option<Incarnation>,
+    listener: Listener,
     backoff: Backoff,
 }
 
@@ -57,11 +63,19 @@ impl<P: Pages> Follower<P> {
     /// Nothing is read yet, but news from now on is not missed.
     pub fn new(pages: P, after: After) -> Self {
         Follower {
-            subscription: pages.subscribe(),
+            listener: pages.listen(),
             pages,
             after,
+            incarnation: None,
             backoff: Backoff::default(),
         }
+    }
+
+    /// Goes on only in this life of the database; otherwise in that of the first page.
+    #[must_use]
+    pub fn expecting(mut self, incarnation: Option<Incarnation>) -> Self {
+        self.incarnation = incarnation;
+        self
     }
 
     /// Where it goes on. "From now on" is a place as soon as somebody has looked.
@@ -74,12 +88,16 @@ impl<P: Pages> Follower<P> {
         &self.pages
     }
 
-    /// Reads once. Returns the page if there is one, and what it means.
+    /// Reads once. Returns the page, and what it means.
     pub async fn look(&mut self) -> Result<(P::Page, Next), P::Error> {
         // Before reading: news that comes while we read must not be forgotten.
-        self.subscription.look();
+        self.listener.look();
         let page = self.pages.read(self.after).await?;
         let next = self.pages.next(&page, self.after);
+        if let Some(incarnation) = next.incarnation {
+            incarnation.check(self.incarnation)?;
+            self.incarnation = Some(incarnation);
+        }
         self.after = next.after;
         Ok((page, next))
     }
@@ -95,14 +113,14 @@ impl<P: Pages> Follower<P> {
                         return Ok(page);
                     }
                     // Times out in silence: see LOOK_AGAIN.
-                    let _ = tokio::time::timeout(LOOK_AGAIN, self.subscription.news()).await;
+                    let _ = tokio::time::timeout(LOOK_AGAIN, self.listener.news()).await;
                 }
                 Err(error) => {
                     let known: &Error = error.borrow();
                     if known.kind().remedy() == Remedy::Human {
                         return Err(error);
                     }
-                    tracing::warn!(error = %known, "reading failed; trying again");
+                    self.pages.failed(known);
                     tokio::time::sleep(self.backoff.failed()).await;
                 }
             }
@@ -129,7 +147,7 @@ impl<P: Pages> Follower<P> {
             }
             let until = deadline.min(Instant::now() + LOOK_AGAIN);
             tokio::select! {
-                () = self.subscription.news() => {}
+                () = self.listener.news() => {}
                 () = tokio::time::sleep_until(until) => {}
                 () = stop.cancelled() => return Ok(page),
             }
@@ -160,8 +178,8 @@ impl Pages for ShardPages {
     type Page = Page;
     type Error = Error;
 
-    fn subscribe(&self) -> Subscription {
-        self.store.subscribe(&self.feed, self.shard)
+    fn listen(&self) -> Listener {
+        self.store.listen(&self.feed, self.shard)
     }
 
     async fn read(&self, after: After) -> Result<Page> {
@@ -173,7 +191,12 @@ impl Pages for ShardPages {
         Next {
             changes: !page.changes.is_empty(),
             after: page.go_on(after),
+            incarnation: Some(page.incarnation),
         }
+    }
+
+    fn failed(&self, error: &Error) {
+        tracing::warn!(%error, feed = %self.feed.name, "reading failed; trying again");
     }
 }
 
@@ -181,8 +204,9 @@ impl Pages for ShardPages {
 pub fn follow(
     pages: ShardPages,
     after: After,
+    incarnation: Option<Incarnation>,
 ) -> impl Stream<Item = Result<Change>> + Send + use<> {
-    let follower = Follower::new(pages, after);
+    let follower = Follower::new(pages, after).expecting(incarnation);
     stream::unfold(Some((follower, VecDeque::new())), |following| async move {
         let (mut follower, mut ready) = following?;
         if ready.is_empty() {

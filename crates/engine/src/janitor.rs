@@ -1,5 +1,5 @@
-//! The janitor: removes old events of triggers whose definition asks for it. One instance at a
-//! time, a batch at a time, with a pause in between, so that deliveries do not notice.
+//! The janitors: one removes old events of triggers, the other old changes of feeds, whose definition asks for it. One
+//! instance at a time, a batch at a time, with a pause in between, so that nobody notices.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +11,47 @@ use crate::describe;
 
 /// How often there is a round.
 const EVERY: Duration = Duration::from_secs(60);
-/// Events that one statement removes, and the pause after it.
+/// Events or changes that one statement removes, and the pause after it.
 const BATCH: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Cleans up until told to stop.
+/// Cleans up after events until told to stop.
 pub async fn run_janitor(
     store: Arc<dyn Store>,
     owner: String,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    rounds(Work::Events, store, owner, shutdown).await
+}
+
+/// Trims feeds until told to stop.
+pub async fn run_trimmer(
+    store: Arc<dyn Store>,
+    owner: String,
+    shutdown: CancellationToken,
+) -> Result<()> {
+    rounds(Work::Feeds, store, owner, shutdown).await
+}
+
+/// What is cleaned up.
+#[derive(Debug, Clone, Copy)]
+enum Work {
+    Events,
+    Feeds,
+}
+
+async fn rounds(
+    work: Work,
+    store: Arc<dyn Store>,
+    owner: String,
+    shutdown: CancellationToken,
+) -> Result<()> {
     loop {
-        match round(&*store, &owner, &shutdown).await {
+        let done = match work {
+            Work::Events => clean_up(&*store, &owner, &shutdown).await,
+            Work::Feeds => trim(&*store, &owner, &shutdown).await,
+        };
+        match done {
             Ok(()) => {}
             Err(error) if error.kind().remedy() == Remedy::Retry => {
                 tracing::warn!(error = %describe(&error), "no clean-up; trying again later");
@@ -37,7 +66,41 @@ pub async fn run_janitor(
     }
 }
 
-async fn round(store: &dyn Store, owner: &str, shutdown: &CancellationToken) -> Result<()> {
+async fn trim(store: &dyn Store, owner: &str, shutdown: &CancellationToken) -> Result<()> {
+    for feed in store.feeds().await? {
+        let Some(retention) = feed.retention else {
+            continue;
+        };
+        // Held while it works, so that two do not do the same at once; nothing depends on it.
+        let Some(lease) = store.lease("clean-up/feeds", owner, EVERY).await? else {
+            return Ok(());
+        };
+        let mut removed = 0;
+        loop {
+            let trimmed = match store.trim(&feed, retention, BATCH).await {
+                Ok(trimmed) => trimmed,
+                // It was dropped, or is one that cannot be trimmed: no reason to keep the others.
+                Err(error) if error.kind().remedy() == Remedy::Human => {
+                    tracing::warn!(feed = %feed.name, error = %describe(&error), "it is not trimmed");
+                    break;
+                }
+                Err(error) => return Err(error),
+            };
+            removed += trimmed.removed;
+            if trimmed.removed == 0 || shutdown.is_cancelled() {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        if removed > 0 {
+            tracing::info!(feed = %feed.name, changes = removed, "trimmed");
+        }
+        store.release(&lease).await?;
+    }
+    Ok(())
+}
+
+async fn clean_up(store: &dyn Store, owner: &str, shutdown: &CancellationToken) -> Result<()> {
     for trigger in store.triggers().await? {
         let Some(what) = trigger.definition.delivery.clean_up else {
             continue;

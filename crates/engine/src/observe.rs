@@ -2,6 +2,7 @@
 //! whole, whether its loops get anywhere, and what it tells the other instances.
 
 mod announcer;
+mod diagnosis;
 mod gauges;
 mod health;
 mod looks;
@@ -11,6 +12,7 @@ mod samples;
 mod series;
 
 pub use announcer::{Introduction, announce};
+pub use diagnosis::{Diagnosis, unswept};
 pub use gauges::Gauges;
 pub use health::{Health, Pulse};
 pub use looks::Looks;

@@ -29,7 +29,10 @@ pub fn batch_sink(
             let post = PostBatches::prepare(client, name, definition, &variables)?;
             Some(Box::new(post))
         }
-        Sink::Exec(command) => Some(Box::new(Exec::new(command, definition.format()))),
+        Sink::Exec(command) => {
+            let (format, timeout) = (definition.format(), definition.timeout);
+            Some(Box::new(Exec::new(command, format, timeout)))
+        }
         Sink::InProcess => None,
     })
 }

@@ -1,10 +1,12 @@
-//! One instance: which loops it runs, what they are counted by, and how they end together.
+//! One instance: its loops, their meters, and how they end together.
 
 mod delivering;
 mod sweeping;
+mod warming;
 mod watching;
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 
 use changefeed_core::Result;
@@ -61,7 +63,7 @@ pub struct InstanceOptions {
     pub dispatch: DispatchOptions,
     /// How webhooks are called.
     pub webhooks: WebhookOptions,
-    /// Whether it runs the commands of watches. Whoever may define a watch runs commands here then.
+    /// Whether it runs the commands of watches. Everybody who may define a watch can then run commands here.
     pub allow_exec: bool,
 }
 
@@ -85,14 +87,13 @@ impl Default for InstanceOptions {
     }
 }
 
-/// A name that no other instance has: host, process and time.
+/// A name that nobody else has: host and process for people, and chance, because containers share both
+/// and a process may need several.
 pub fn unique_name() -> String {
     let host = gethostname::gethostname();
-    let since = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0, |d| d.as_millis());
+    let chance = RandomState::new().build_hasher().finish();
     let (host, process) = (host.to_string_lossy(), std::process::id());
-    format!("{host}/{process}/{since:x}")
+    format!("{host}/{process}/{chance:016x}")
 }
 
 /// Runs the loops of an instance.
@@ -174,7 +175,7 @@ impl Supervisor {
         );
         let (dispatch, webhooks) = (&self.options.dispatch, &self.options.webhooks);
         let stop = || self.stop.clone();
-        let (swept, delivered, watched, (), ()) = tokio::join!(
+        let (swept, delivered, watched, (), (), ()) = tokio::join!(
             self.part(Role::Sweep, sweeping::sweep(&sweeping, name, stop())),
             self.part(Role::Deliver, async {
                 let dispatch = DispatchOptions {
@@ -190,6 +191,12 @@ impl Supervisor {
             ),
             announce(self.database(), who, self.meters.clone(), stop()),
             self.health.tell(stop()),
+            async {
+                if roles.contains(&Role::Http) {
+                    let warming = warming::warm_up(&self.db);
+                    stop().run_until_cancelled(warming).await;
+                }
+            },
         );
         swept.and(delivered).and(watched)
     }

@@ -33,7 +33,7 @@ pub(crate) fn delivery(trigger: &EventTrigger, leased: &LeasedEvent) -> Span {
     span
 }
 
-/// Says what became of a delivery.
+/// Records the outcome of a delivery.
 pub(crate) fn ended(span: &Span, attempt: &Attempt) {
     if let Some(status) = attempt.status {
         span.record("http.response.status_code", i64::from(status));
@@ -97,7 +97,7 @@ mod joined {
         ))
     }
 
-    /// The span that we are in, for whoever is called.
+    /// The current span, for outgoing calls.
     pub(crate) fn here() -> Option<Trace> {
         let context = Span::current().context();
         let span = context.span();

@@ -21,7 +21,7 @@ use tracing::Instrument;
 use crate::timekeeper::Timekeeper;
 use crate::{describe, traces};
 
-/// Between two looks that find nothing: whoever is woken in vain by changes that others take leaves them time.
+/// The pause after a look that found nothing: an instance that is woken by changes that others take leaves them time.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// How long to wait for news. This much later somebody looks who was not told of it; it is also how
 /// often an idle watch shows that it is there and makes sure that its table is what it was.
@@ -130,7 +130,7 @@ impl Watcher {
             watch = %self.watch.name, table = %self.watch.table, leases = %self.watch.leases_table,
             "watching"
         );
-        let mut news = self.store.subscribe_watch(&self.watch);
+        let mut news = self.store.listen_to_watch(&self.watch);
         let mut backoff = Backoff::default();
         while !shutdown.is_cancelled() {
             self.timekeeper.look(&*self.store).await;
@@ -352,7 +352,7 @@ impl Watcher {
         Ended::Lost("cancelled: its lease could not be renewed in time".into())
     }
 
-    /// Says what became of a batch; tries again for as long as the lease may last.
+    /// Stores the outcome of a batch; tries again for as long as the lease may last.
     async fn settle(&self, batch: &Batch, outcome: &BatchOutcome) -> Result<Settled> {
         let until = Instant::now() + self.settings.lease.min(GRACE);
         let mut backoff = Backoff::default();

@@ -28,6 +28,36 @@ pub struct Rules {
     /// Optimized locking: an update looks for its rows without a lock, and keeps none on a row that it
     /// leaves as it was.
     pub optimized: bool,
+    /// ALLOW_SNAPSHOT_ISOLATION, for who asks for it only where rows are not versioned anyway.
+    pub snapshots: bool,
+}
+
+impl Rules {
+    /// Statements read the last committed rows; an update locks every row that it looks at.
+    pub const VERSIONED: Rules = Rules {
+        versioned: true,
+        optimized: false,
+        snapshots: false,
+    };
+    /// Versions and optimized locking, as in Azure SQL Database.
+    pub const OPTIMIZED: Rules = Rules {
+        versioned: true,
+        optimized: true,
+        snapshots: false,
+    };
+    /// Readers wait for writers: the default of a database on one's own server.
+    pub const LOCKING: Rules = Rules {
+        versioned: false,
+        optimized: false,
+        snapshots: false,
+    };
+    /// The same, but snapshots are allowed. It matters only to a protocol that asks whether they are.
+    pub const SNAPSHOTS: Rules = Rules {
+        snapshots: true,
+        ..Rules::LOCKING
+    };
+    /// Every way a database can be set up.
+    pub const ALL: [Rules; 3] = [Rules::VERSIONED, Rules::OPTIMIZED, Rules::LOCKING];
 }
 
 /// Why a statement did not do its work.
@@ -140,6 +170,13 @@ impl Database {
         if let Some(transaction) = self.open.get_mut(&session) {
             transaction.snapshot.get_or_insert(snapshot);
         }
+    }
+
+    /// The rows of a table that the snapshot of this transaction shows, if it has one.
+    pub fn snapshot(&self, session: Session, table: Table) -> Option<Vec<(i8, Row)>> {
+        let snapshot = self.open.get(&session)?.snapshot.as_ref()?;
+        let rows = snapshot.range((table, i8::MIN)..=(table, i8::MAX));
+        Some(rows.map(|((_, key), (row, _))| (*key, *row)).collect())
     }
 
     /// COMMIT: what was written is visible, and only then its locks are free.

@@ -48,6 +48,7 @@ fn take() -> Script {
     Script::new(
         "changefeed.take_lease",
         [
+            with("set implicit_transactions off"),
             step("now", "set @now = sysutcdatetime()"),
             step(
                 "look",

@@ -1,5 +1,6 @@
 //! The sweep: `sweep_shard` beside writers, other sweeps, readers, `trim.sql` and a backfill.
 
+mod numbering;
 mod readers;
 mod scripts;
 mod upkeep;
@@ -8,7 +9,7 @@ mod writers;
 use stateright::Property;
 
 use crate::check::{Checked, Next, Protocol};
-use crate::engine::{Database, Keep, Mode, PAGE, Place, Read, Row, Rules, Session, Stop, Table};
+use crate::engine::{Database, Keep, PAGE, Place, Read, Row, Rules, Session, Stop, Table};
 use crate::script::{Line, Program, Script};
 pub use scripts::{Scripts, index_lines, page, read, sweep_shard, trim};
 
@@ -99,6 +100,8 @@ pub struct Process {
     pub(crate) at: u8,
     pub(crate) times: u8,
     pub(crate) bound: i8,
+    /// The end of the shard in the snapshot of a sweep.
+    pub(crate) seen: i8,
     pub(crate) last: Option<i8>,
     pub(crate) position: i8,
     /// What was collected, or what of it is still to be done.
@@ -212,7 +215,7 @@ impl Sweep {
         let place: Place = (SHARD, shard);
         let State { db, processes, .. } = state;
         let process = &mut processes[me];
-        if process.at == self.first_step() {
+        if process.at == self.first_step() && process.seen == 0 {
             process.saw = state.committed;
         }
         process.at += 1;
@@ -221,7 +224,22 @@ impl Sweep {
                 process.bound = state.next_id;
                 state.next_id += 1;
             }
-            "begin" => db.begin(by),
+            "look" | "begin" => db.begin(by),
+            "look at the end" => {
+                self.take_snapshot(db, by);
+                let row = db.read(self.rules, by, place, Read::Plain)?;
+                process.seen = row.map_or(0, |row| row[LAST]);
+            }
+            "look at changes" => self.look(state, me, shard, line)?,
+            "looked" => db.commit(by),
+            "compare" => {
+                if line.says("@last = @seen") && process.last != Some(process.seen) {
+                    db.commit(by);
+                    process.at = self.first_step();
+                    return Ok(());
+                }
+                self.collected(state, me, line);
+            }
             "lock" => {
                 let keep = match line.hint("shard", "updlock") {
                     true => Keep::Updlock,
@@ -277,15 +295,22 @@ impl Sweep {
 
     /// Behind the steps that are for databases of the other kind: `if @versioned = …`.
     fn skip(&self, mut at: u8) -> u8 {
-        let other: &[&str] = match self.rules.versioned {
-            true => &["bound", "collect by locks"],
-            false => &["collect"],
+        const SNAPSHOTS: [&str; 5] = [
+            "look",
+            "look at the end",
+            "look at changes",
+            "looked",
+            "compare",
+        ];
+        let other: &[&str] = match (self.rules.versioned, self.rules.snapshots) {
+            (true, _) => &["bound", "collect by locks"],
+            (false, true) => &["bound", "collect", "collect by locks"],
+            (false, false) => &["collect"],
         };
-        while self
-            .sweep
-            .at(at)
-            .is_some_and(|line| other.contains(&line.step))
-        {
+        let snapshots = self.rules.snapshots && !self.rules.versioned;
+        while self.sweep.at(at).is_some_and(|line| {
+            other.contains(&line.step) || !snapshots && SNAPSHOTS.contains(&line.step)
+        }) {
             at += 1;
         }
         at
@@ -315,103 +340,6 @@ impl Sweep {
             state.left_out = true;
         }
         self.sweep_over(state, me);
-    }
-
-    /// Returns whether everything is collected: a scan that goes by locks is one step for each row.
-    fn collect(&self, state: &mut State, me: usize, shard: i8, line: &Line) -> Result<bool, Stop> {
-        let by = session(me);
-        let process = &mut state.processes[me];
-        let bound = match line.says("c.change_id < @bound") && process.bound != 0 {
-            true => process.bound,
-            false => i8::MAX,
-        };
-        let locking = line.hint("change", "readcommittedlock");
-        let past = line.hint("change", "readpast");
-        if !locking && !past && self.rules.versioned {
-            let found = state.db.committed(CHANGE);
-            process.list = found
-                .filter(|(id, row)| row[OF_SHARD] == shard && row[NUMBER] == 0 && *id < bound)
-                .map(|(id, _)| id)
-                .collect();
-            self.collected(state, me, line);
-            return Ok(true);
-        }
-        let keys = state.db.keys(CHANGE);
-        let next = keys.into_iter().find(|id| *id > process.position);
-        let Some(id) = next.filter(|id| *id < bound) else {
-            self.collected(state, me, line);
-            return Ok(true);
-        };
-        let how = if past { Read::Past } else { Read::Locking };
-        let page_is_free = state.db.is_free(page_of(id), by, Mode::Shared);
-        let row = match page_is_free {
-            true => state.db.read(self.rules, by, (CHANGE, id), how)?,
-            false => None,
-        };
-        let process = &mut state.processes[me];
-        process.position = id;
-        if row.is_some_and(|row| row[OF_SHARD] == shard && row[NUMBER] == 0) {
-            process.list.push(id);
-        }
-        Ok(false)
-    }
-
-    fn collected(&self, state: &mut State, me: usize, line: &Line) {
-        let process = &mut state.processes[me];
-        process.position = 0;
-        if !line.says("order by c.change_id") {
-            process.list.reverse();
-        }
-        process.list.truncate(self.batch);
-        process.count = i8::try_from(process.list.len()).unwrap_or(i8::MAX);
-        // `if @last is null`, and `if @change_count = 0`.
-        if process.count == 0 && self.sweep.has("if @change_count = 0") {
-            self.sweep_commits(state, me);
-        }
-    }
-
-    /// Numbers what was collected: all rows at once where nobody can see the order, otherwise one row, in
-    /// an order that is the server's.
-    fn number(&self, state: &mut State, me: usize, line: &Line) -> Result<(), Stop> {
-        let by = session(me);
-        let State { db, processes, .. } = state;
-        let process = &mut processes[me];
-        let last = process.last.unwrap_or(0);
-        let only_without = line.says("c.change_sequence_number is null");
-        let mut rows: Vec<(i8, i8)> = (1..).zip(process.list.iter().copied()).collect();
-        if self.backward {
-            rows.reverse();
-        }
-        if !self.rules.versioned {
-            let done = usize::try_from(process.position).unwrap_or_default();
-            rows = rows.into_iter().skip(done).take(1).collect();
-        }
-        let mut numbered = 0;
-        for (place, id) in &rows {
-            if !db.is_free(page_of(*id), by, Mode::Exclusive) {
-                return Err(Stop::Blocked(self.reorganizer()));
-            }
-            let found = db.update(self.rules, by, (CHANGE, *id), Keep::Default, |mut row| {
-                if only_without && row[NUMBER] != 0 {
-                    return None;
-                }
-                row[NUMBER] = last + place;
-                Some(Some(row))
-            })?;
-            numbered += usize::from(found);
-        }
-        if numbered != rows.len() && self.sweep.has("if @@rowcount <> @change_count") {
-            self.sweep_fails(state, me);
-            return Ok(());
-        }
-        process.position += 1;
-        if !self.rules.versioned && process.position < process.count {
-            process.at -= 1;
-        } else {
-            process.position = 0;
-        }
-        self.autocommit(state, by);
-        Ok(())
     }
 
     pub(crate) fn reorganizer(&self) -> Session {

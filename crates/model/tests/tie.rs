@@ -122,8 +122,12 @@ fn filled(sql: &str) -> String {
         "backlog.rs",
         "update changefeed.watched_table set last_version",
     );
-    let tracked_in = in_code("tracking.rs", "(select max(i.object_id)");
-    let ids = in_file("backfill_captured.sql");
+    // A long condition finds the table's row.
+    let life = "(select concat(i.object_id, '/', c.begin_version) from ";
+    let tracked_in = in_code("tracking.rs", life);
+    assert!(tracked_in.ends_with("and i.internal_type = 209)"));
+    let tracked_in = format!("{life}tracking i, tracking c)");
+    let ids = in_file("backfill_captured.sql").replace("{here}", "");
     let newer = in_file("watch_newer.sql");
     let draw = in_file("watch_draw.sql");
     // Parts that have a script of their own are calls here.
@@ -150,6 +154,7 @@ fn filled(sql: &str) -> String {
         ("{forget}", ""),
         ("{read_changes}", ""),
         ("{bytes}", "1"),
+        ("{image}", "null"),
         ("{table_id}", "@table_id"),
         ("{function_id}", "@function_id"),
         ("{generation}", "@functions_generation"),
@@ -255,7 +260,7 @@ fn the_models_are_of_what_is_shipped() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-const EDITS: [(&str, &str); 7] = [
+const EDITS: [(&str, &str); 9] = [
     ("with (updlock, forceseek)", "with (forceseek)"),
     (
         "readcommittedlock, readpast, index",
@@ -269,9 +274,11 @@ const EDITS: [(&str, &str); 7] = [
     ("and s.last_change_sequence_number = @last;", ";"),
     ("set transaction isolation level read committed;", ""),
     (
-        "    if @versioned = 0 set @bound = next value for changefeed.change_id;\n\n    begin transaction;",
-        "    begin transaction;\n    if @versioned = 0 set @bound = next value for changefeed.change_id;\n",
+        "    if @versioned = 0 and @snapshots = 0 set @bound = next value for changefeed.change_id;\n\n    while 1 = 1\n    begin\n",
+        "    while 1 = 1\n    begin\n    if @versioned = 0 and @snapshots = 0 set @bound = next value for changefeed.change_id;\n",
     ),
+    ("if @snapshots = 0 or @last = @seen break;", "break;"),
+    ("set transaction isolation level snapshot;", ""),
 ];
 
 /// `sweep_shard` with each of the edits.

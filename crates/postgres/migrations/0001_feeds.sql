@@ -1,4 +1,5 @@
 -- changefeed 1: feeds on PostgreSQL 13 and later.
+-- Older programs: there are none.
 --
 -- What users see: feed, shard, change, consumer, the sequence change_id, sweep() and
 -- sweep_loop(). Everything else is how it works and may change.
@@ -26,16 +27,45 @@ create schema changefeed;
 
 create table changefeed.schema_version (
     version      integer primary key,
+    -- Of the text of the migration: one that was changed afterwards is noticed.
+    checksum     text not null,
     installed_at timestamptz not null default clock_timestamp()
 );
-insert into changefeed.schema_version (version) values (1);
+
+-- The lives of this database, the last of which counts: it began here, or with a recovery from a backup. Cursors
+-- belong to one. Milliseconds since 1970 and chance, in hexadecimal digits.
+create table changefeed.incarnation (
+    number      integer primary key,
+    incarnation text not null
+        default pg_catalog.lpad(pg_catalog.to_hex((extract(epoch from clock_timestamp()) * 1000)::bigint), 12, '0')
+                || pg_catalog.substr(pg_catalog.replace(pg_catalog.gen_random_uuid()::text, '-', ''), 1, 20)
+);
+insert into changefeed.incarnation (number) values (1);
+
+create function changefeed.incarnation() returns text
+language sql stable set search_path = pg_catalog, pg_temp as $$
+    select i.incarnation from changefeed.incarnation i order by i.number desc limit 1
+$$;
+
+-- Begins another life: to be called after the database was restored from a backup. Readers who say which life
+-- their cursor belongs to are refused then, instead of missing what is lost.
+create function changefeed.recover() returns text
+language sql set search_path = pg_catalog, pg_temp as $$
+    insert into changefeed.incarnation (number)
+    select max(i.number) + 1 from changefeed.incarnation i
+    returning incarnation
+$$;
 
 -- Feeds and shards ------------------------------------------------------------------------------
 
 create table changefeed.feed (
     feed_id smallint primary key,
     name    varchar(100) not null unique check (name ~ '^[a-zA-Z0-9_-]+$'),
-    comment text
+    comment text,
+    -- How long its changes are kept after they got their numbers, in milliseconds: those that every consumer has
+    -- read, and those that some consumer has not read. For ever where it is null.
+    trim_after_ms        bigint check (trim_after_ms >= 0),
+    trim_unread_after_ms bigint check (trim_unread_after_ms >= trim_after_ms)
 );
 
 -- Where the rows behind a feed's changes are. `source` is a regclass, so it follows a renamed
@@ -47,12 +77,24 @@ create table changefeed.feed_source (
     change_id_column text,
     shard_by         text,
     shards           smallint not null,
+    -- Whether its changes keep the row before and after.
+    images           boolean not null default false,
+    -- Which rows are in it, as the condition was written, and which columns are in its images.
+    condition        text,
+    columns          text[],
     -- The columns whose values are in `change_row`, by name and by number: the primary key when the
     -- feed was made. Numbers follow a renamed column, but mean something only in `key_of`, because
     -- a dump that is restored numbers columns anew.
     key_names        text[],
     key_places       smallint[],
     key_of           text
+);
+
+-- Who may read a feed by SQL, besides those who may read changefeed.numbered itself: see grant_read().
+create table changefeed.feed_reader (
+    feed_id smallint not null references changefeed.feed on delete cascade,
+    reader  regrole not null,
+    primary key (feed_id, reader)
 );
 
 create table changefeed.shard_definition (
@@ -285,91 +327,77 @@ for each row execute function changefeed.change_insert();
 
 -- Reading ---------------------------------------------------------------------------------------
 
+create table changefeed.backfill (
+    feed_id     smallint primary key references changefeed.feed on delete cascade,
+    -- The primary key of the last row done, as a JSON array.
+    last_key    jsonb,
+    done        bigint not null default 0,
+    total       bigint not null,
+    finished_at timestamptz
+);
+
 -- A feed by its name, for messages.
 create function changefeed.feed_name(of_feed smallint) returns text
 language sql stable set search_path = pg_catalog, pg_temp as $$
     select coalesce((select f.name from changefeed.feed f where f.feed_id = of_feed), of_feed::text)
 $$;
 
--- The next changes of a shard, in order of their numbers: what a reader by SQL uses, and what our own
--- reader uses. `after` is the number of the last change that was read, and null for the oldest that is
--- kept. A number that was trimmed or never given is an error, never a silent jump, and a reader of
--- backfilled numbers stops where the backfill stands instead of jumping over what is still to come.
--- The settings leave one plan to every statement, through the primary keys: a plan may be kept, because no
--- statistics, however wrong, could have led to another one.
-create function changefeed.read(
-    feed_id integer, shard integer, after bigint default null, "limit" integer default 1000)
-returns table (change_sequence_number bigint, change_id bigint)
-language plpgsql security definer set search_path = pg_catalog, pg_temp
-set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
-set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off as $$
-#variable_conflict use_column
+-- The ends of a shard, and whether a backfill is at work in it.
+create view changefeed.shard_end as
+select d.feed_id, d.shard, d.trimmed_to, d.start, s.last_change_sequence_number,
+       exists (select from changefeed.backfill b
+               where b.feed_id = d.feed_id and b.finished_at is null) as backfilling
+from changefeed.shard_definition d
+join changefeed.shard s on s.feed_id = d.feed_id and s.shard = d.shard;
+
+-- Refuses a cursor that was trimmed or was never given: an error, never a silent jump.
+create function changefeed.check_cursor(of_feed smallint, of_shard smallint, after bigint) returns void
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
 declare
-    of_feed  constant smallint := read.feed_id;
-    of_shard constant smallint := read.shard;
-    starting constant bigint := coalesce(read.after, 0);
-    numbers  bigint[];
-    ids      bigint[];
-    lowest   bigint;
-    highest  bigint;
+    lowest  bigint;
+    highest bigint;
 begin
-    if read."limit" is null or read."limit" < 1 then
-        raise exception 'changefeed: a page needs a limit of at least 1'
-            using errcode = 'invalid_parameter_value';
-    end if;
-    -- First the page and then the ends of the shard: a trim in between shows as an expired cursor.
-    select array_agg(p.change_sequence_number order by p.change_sequence_number),
-           array_agg(p.change_id order by p.change_sequence_number)
-    into numbers, ids
-    from (
-        select n.change_sequence_number, n.change_id
-        from changefeed.numbered n
-        where n.feed_id = of_feed and n.shard = of_shard and n.change_sequence_number > starting
-          and n.change_sequence_number <= (
-              select case when starting < d.start
-                               and exists (select from changefeed.backfill b
-                                           where b.feed_id = of_feed and b.finished_at is null)
-                          then d.start else 9223372036854775807 end
-              from changefeed.shard_definition d
-              where d.feed_id = of_feed and d.shard = of_shard)
-        order by n.change_sequence_number
-        limit read."limit"
-    ) p;
-    select d.trimmed_to, s.last_change_sequence_number into lowest, highest
-    from changefeed.shard_definition d
-    join changefeed.shard s on s.feed_id = d.feed_id and s.shard = d.shard
-    where d.feed_id = of_feed and d.shard = of_shard;
+    select e.trimmed_to, e.last_change_sequence_number into lowest, highest
+    from changefeed.shard_end e where e.feed_id = of_feed and e.shard = of_shard;
     if not found then
         raise exception 'changefeed: feed ''%'' has no shard %', changefeed.feed_name(of_feed), of_shard
             using errcode = 'CF103', hint = 'changefeed.feed and changefeed.shard list what there is.';
-    elsif read.after < lowest then
+    elsif after < lowest then
         raise exception 'changefeed: cursor % of feed ''%'' shard % has expired: changes up to % were trimmed',
-            read.after, changefeed.feed_name(of_feed), of_shard, lowest
+            after, changefeed.feed_name(of_feed), of_shard, lowest
             using errcode = 'CF101',
                   hint = 'Read the current state of the data, then go on from the first or the last change.';
-    elsif read.after > highest then
+    elsif after > highest then
         raise exception 'changefeed: cursor % is ahead of feed ''%'' shard %, whose last number is %',
-            read.after, changefeed.feed_name(of_feed), of_shard, highest
+            after, changefeed.feed_name(of_feed), of_shard, highest
             using errcode = 'CF102',
                   hint = 'it comes from another feed or database, or this database was restored from a backup';
     end if;
-    return query select u.number, u.id from unnest(numbers, ids) u(number, id);
 end $$;
 
--- The same, for a feed that is called by its name.
-create function changefeed.read(
-    feed text, shard integer, after bigint default null, "limit" integer default 1000)
+-- The numbers of the next changes of a shard, for page(). `after` is the number of the last change that was
+-- read, and null for the oldest that is kept. A reader of backfilled numbers stops where the backfill stands
+-- instead of jumping over what is still to come.
+-- The settings leave one plan to every statement, through the primary keys: a plan may be kept, because no
+-- statistics, however wrong, could have led to another one.
+create function changefeed.next_changes(of_feed smallint, of_shard smallint, after bigint, "limit" integer)
 returns table (change_sequence_number bigint, change_id bigint)
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    of_feed constant smallint := (select f.feed_id from changefeed.feed f where f.name = read.feed);
+language plpgsql stable set search_path = pg_catalog, pg_temp
+set plan_cache_mode = force_generic_plan set enable_seqscan = off set enable_bitmapscan = off
+set enable_hashjoin = off set enable_mergejoin = off set enable_sort = off set jit = off as $$
+#variable_conflict use_column
 begin
-    if of_feed is null then
-        raise exception 'changefeed: there is no feed %', read.feed
-            using errcode = 'CF103', hint = 'changefeed.feed lists what there is.';
-    end if;
-    return query select r.change_sequence_number, r.change_id
-                 from changefeed.read(of_feed, read.shard, read.after, read."limit") r;
+    return query
+    select n.change_sequence_number, n.change_id
+    from changefeed.numbered n
+    where n.feed_id = of_feed and n.shard = of_shard and n.change_sequence_number > coalesce(after, 0)
+      and n.change_sequence_number <= (
+          select case when e.backfilling and coalesce(after, 0) < e.start then e.start
+                      else 9223372036854775807 end
+          from changefeed.shard_end e where e.feed_id = of_feed and e.shard = of_shard)
+    order by n.change_sequence_number
+    limit "limit";
+    perform changefeed.check_cursor(of_feed, of_shard, after);
 end $$;
 
 -- Inserting, changing and removing shards ---------------------------------------------------------
@@ -891,7 +919,10 @@ create type changefeed.sweep_memory as (
 -- left over is for the next one. Which shards have news is found by transaction id, starting from
 -- the snapshot of the previous look. That snapshot is kept by the session, so that a sweep which
 -- finds nothing writes nothing. A session without such a memory looks at every shard one by one.
-create function changefeed.sweep(sweep_group integer default 0)
+--
+-- A caller that compares snapshots itself, and calls this only after something was committed, says when
+-- nothing had been: the lag is counted from there.
+create function changefeed.sweep(sweep_group integer default 0, quiet_at timestamptz default null)
 returns table (feed_id smallint, shard smallint, change_count bigint, lag_milliseconds bigint)
 language plpgsql security definer set search_path = pg_catalog, pg_temp
 -- Plans are made once per session, perhaps while the inbox is empty: they must not scan it whole.
@@ -954,6 +985,7 @@ begin
     from changefeed.cluster c;
     queue := coalesce(memory.waiting, '{}');
     since := memory.behind_at;
+    memory.swept_at := greatest(memory.swept_at, least(quiet_at, began));
     if memory.seen is not null and memory.moved = moved then
         select f.lows, f.highs into lows, highs from changefeed.finished_between(memory.seen, seen) f;
         if lows is not null then
@@ -1251,14 +1283,18 @@ end $$;
 
 -- Rows behind captured changes ------------------------------------------------------------------
 
--- The primary key of the row that a captured change is about: a JSON array of texts, in key
--- order. Text is the one form that every type can be written to and read back from.
+-- What happened (I insert, U update, D delete, B backfill, T truncate), and the primary key of the row that
+-- a captured change is about: a JSON array of texts, in key order; null for T. Text is the one form that
+-- every type can be written to and read back from. Feeds with images also keep the row before and after.
 -- The feed is part of it, because whoever may publish can enter any change_id into any feed: one of
 -- another feed means nothing there.
 create table changefeed.change_row (
     change_id bigint primary key,
     feed_id   smallint not null,
-    key       jsonb
+    op        "char" not null,
+    key       jsonb,
+    old       json,
+    new       json
 );
 
 -- The shard of a value; documented in docs/feeds.md, the same on every database.
@@ -1315,14 +1351,29 @@ begin
     return true;
 end $$;
 
-create function changefeed.publish_row(feed_id smallint, shard smallint, key jsonb) returns void
+-- The last four say which version of which row was replaced by which; they are looked at when triggers of the
+-- application have written inside of the statement, see event_place().
+create function changefeed.publish_row(
+    feed_id smallint, shard smallint, op "char", key jsonb, old json default null, new json default null,
+    source oid default null, old_version tid default null, old_writer xid default null,
+    new_version tid default null)
+returns void
 language plpgsql as $$
 declare
-    id pg_catalog.int8 := pg_catalog.nextval('changefeed.change_id');
+    id pg_catalog.int8;
 begin
-    insert into changefeed.change_row (change_id, feed_id, key)
-    values (id, publish_row.feed_id, publish_row.key);
-    perform changefeed.enter_change(publish_row.feed_id, publish_row.shard, id);
+    if pg_catalog.pg_trigger_depth() operator(pg_catalog.>) 1
+       or pg_catalog.current_setting('changefeed.nested', true) operator(pg_catalog.<>) '' then
+        id := changefeed.event_place(
+            (-100000) operator(pg_catalog.-) feed_id, source, old_version, old_writer, new_version, shard);
+    else
+        id := pg_catalog.nextval('changefeed.change_id');
+    end if;
+    insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
+    values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new);
+    -- Whichever number this change has got, the one that was drawn for it is the new one.
+    perform changefeed.enter_change(publish_row.feed_id, publish_row.shard,
+                                    pg_catalog.currval('changefeed.change_id'));
 end $$;
 
 -- Tables as they are now --------------------------------------------------------------------------
@@ -1481,7 +1532,7 @@ begin
     shard := coalesce(shard, 0);
 end $$;
 
--- Consumers and backfills -----------------------------------------------------------------------
+-- Consumers -------------------------------------------------------------------------------------
 
 create table changefeed.consumer (
     name       varchar(100) not null check (name ~ '^[a-zA-Z0-9_-]+$'),
@@ -1503,15 +1554,6 @@ end $$;
 
 create trigger consumer_touch before update on changefeed.consumer
 for each row execute function changefeed.consumer_touch();
-
-create table changefeed.backfill (
-    feed_id     smallint primary key references changefeed.feed on delete cascade,
-    -- The primary key of the last row done, as a JSON array.
-    last_key    jsonb,
-    done        bigint not null default 0,
-    total       bigint not null,
-    finished_at timestamptz
-);
 
 -- Nothing of this is for everybody; `docs/postgres.md` has the grants for writers, readers and
 -- sweepers.

@@ -1,4 +1,5 @@
 -- changefeed 2: ULID transactions on PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 --
 --   begin;
 --   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);
@@ -513,5 +514,3 @@ begin
 end $$;
 
 revoke all on all functions in schema changefeed from public;
-
-insert into changefeed.schema_version (version) values (2);

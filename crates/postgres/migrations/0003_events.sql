@@ -1,4 +1,5 @@
 -- changefeed 3: event triggers on PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two settings that a writer
 -- may make: changefeed.session_variables and changefeed.trace_context. The rest is how it works.
@@ -241,6 +242,46 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         '''{}''::json')
 $$;
 
+-- A row of a table that was altered since its trigger was made, as JSON: slower than the trigger itself, but it
+-- never fails. A row whose values cannot be told apart is one text.
+create function changefeed.image_now(source oid, changed anyelement) returns json
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    image json;
+begin
+    execute 'select ' || changefeed.row_json(source, '($1)', null) into image using changed;
+    return image;
+exception when others then
+    raise warning 'changefeed: a row of % is captured as a text: %', source::regclass, sqlerrm;
+    return json_build_object('changefeed_record', format('%s', changed));
+end $$;
+
+-- The same for a feed that leaves something out: null if the row is not in it. A condition that cannot be asked
+-- any more keeps nothing out; a column that has another name now is not shown.
+create function changefeed.image_now(source oid, changed anyelement, condition text, columns text[]) returns json
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+    image json := changefeed.image_now(source, changed);
+    here  boolean;
+begin
+    if condition is not null then
+        begin
+            execute format('select (%s) from (select %s) changefeed_row', condition, changefeed.safe_columns(source, '($1)', null))
+            into here using changed;
+            if here is not true then
+                return null;
+            end if;
+        exception when others then
+            raise warning 'changefeed: a row of % is in a feed whose condition failed: %', source::regclass, sqlerrm;
+        end;
+    end if;
+    if columns is null then
+        return image;
+    end if;
+    return (select coalesce(json_object_agg(c.name, image -> c.name), '{}'::json)
+            from unnest(columns) c(name) where image -> c.name is not null);
+end $$;
+
 -- Whether the columns of a row are what they are now, as a condition for later. A column that was
 -- added is known by its number; asked about everybody, because PostgreSQL 13 does not tell one who
 -- may use the whole table. All tables of a partition tree have the columns of its root.
@@ -413,11 +454,12 @@ end $$;
 -- the change that it followed comes later. So what is captured inside of a trigger is noted, by the
 -- version of the row that it replaced; and whoever captures the change that made this version takes
 -- the earlier number, and hands its own on. Both numbers are of this transaction, so that nobody has
--- seen them.
+-- seen them. The feeds of tables do the same; there a row that moves is two changes of one version.
 
 -- Nobody but the transaction that wrote them looks at these rows.
 create unlogged table changefeed.event_nested (
     xid        xid8 not null,
+    -- Below zero: a feed, see publish_row().
     trigger_id integer not null,
     relation   oid not null,
     old_row    tid not null,
@@ -427,7 +469,7 @@ create unlogged table changefeed.event_nested (
 );
 create index ix_event_nested on changefeed.event_nested (xid, old_row);
 
--- The number of an event that is about to be written. For capture functions.
+-- The number of an event or change that is about to be written. For capture functions.
 create function changefeed.event_place(
     of_trigger integer, source oid, old_version tid, old_writer xid, new_version tid,
     to_shard smallint)
@@ -436,22 +478,24 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     writer   constant xid8 := pg_current_xact_id();
     id       bigint := nextval('changefeed.change_id');
-    follower bigint;
+    next     bigint[];
     later    bigint[] := '{}';
     version  tid := new_version;
 begin
     if current_setting('changefeed.nested', true) = writer::text then
         loop
-            select n.change_id, n.new_row into follower, version from changefeed.event_nested n
+            select array_agg(n.change_id order by n.change_id), (array_agg(n.new_row))[1] into next, version
+            from changefeed.event_nested n
             where n.xid = writer and n.old_row = version and n.trigger_id = of_trigger
               and n.relation = source and n.shard is not distinct from to_shard;
-            exit when not found;
-            later := later || follower;
+            exit when next is null;
+            later := later || next;
         end loop;
         for i in reverse cardinality(later) .. 1 loop
-            update changefeed.event e set change_id = id where e.change_id = later[i];
+            update changefeed.event e set change_id = id where e.change_id = later[i] and of_trigger >= 0;
+            update changefeed.change_row r set change_id = id where r.change_id = later[i] and of_trigger < 0;
             update changefeed.event_nested n set change_id = id
-            where n.xid = writer and n.change_id = later[i];
+            where n.xid = writer and n.change_id = later[i] and n.trigger_id = of_trigger;
             id := later[i];
         end loop;
     end if;
@@ -537,5 +581,3 @@ revoke all on all functions in schema changefeed from public;
 -- Whoever may read the views needs these; they tell nobody anything.
 grant execute on function changefeed.event_id, changefeed.setting_json, changefeed.trace_json
     to public;
-
-insert into changefeed.schema_version (version) values (3);

@@ -1,4 +1,5 @@
 -- changefeed 5: who may ask, and who answers, on PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed.access_token (
@@ -26,5 +27,3 @@ create table changefeed.instance (
     started_at timestamptz not null default clock_timestamp(),
     seen_at    timestamptz not null default clock_timestamp()
 );
-
-insert into changefeed.schema_version (version) values (5);

@@ -1,9 +1,10 @@
 //! Bearer tokens of the HTTP interface.
 
-use changefeed_core::{AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
+use changefeed_core::{AccessToken, NewToken, Result, Scope, TokenDigest, TokenId, words};
 use tokio_postgres::Row;
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -43,7 +44,7 @@ impl Session {
             .await?
             .into_iter()
             .find(|token| token.id == new.id)
-            .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
+            .ok_or_else(words::token_gone)
     }
 
     pub(crate) async fn revoke_token(&self, id: &TokenId) -> Result<bool> {
@@ -64,19 +65,15 @@ impl Session {
 const FOREVER: i64 = 1000 * 365 * 86_400_000;
 
 fn token(row: &Row) -> Result<AccessToken> {
-    let digest: Vec<u8> = row.get(2);
+    let digest: Vec<u8> = row.take(2)?;
     Ok(AccessToken {
-        id: row.get::<_, String>(0).parse()?,
-        name: row.get(1),
-        digest: TokenDigest(
-            digest.try_into().map_err(|_| {
-                Error::new(Kind::Database, "a token's digest does not have 32 bytes")
-            })?,
-        ),
-        scopes: Scope::parse_list(row.get(3))?,
-        created_at: row.get(4),
-        expires_at: row.get(5),
-        expired: row.get(6),
-        revoked_at: row.get(7),
+        id: row.take::<String>(0)?.parse()?,
+        name: row.take(1)?,
+        digest: TokenDigest(digest.try_into().map_err(|_| words::token_damaged())?),
+        scopes: Scope::parse_list(row.take(3)?)?,
+        created_at: row.take(4)?,
+        expires_at: row.take(5)?,
+        expired: row.take(6)?,
+        revoked_at: row.take(7)?,
     })
 }

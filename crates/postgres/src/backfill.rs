@@ -5,6 +5,8 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::types::{ToSql, Type};
 
 use crate::error::db;
+use crate::filter::Filter;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::{self, Column, StoredSource, Table};
 use crate::template::fill;
@@ -53,7 +55,18 @@ impl Session {
             true => Some(Ordered::of_feed(&*transaction, feed.id, &table).await?),
             false => None,
         };
-        let sql = statement(&source, &table, key.as_ref(), state.last_key.as_deref())?;
+        let (image, here) = match (&feed.source, source.images) {
+            (Some(shown), true) => {
+                let filter = Filter::of(&table, shown)?;
+                (
+                    filter.image(&*transaction, "t").await?,
+                    "s.image is not null",
+                )
+            }
+            _ => ("null::json".to_owned(), "true"),
+        };
+        let last = state.last_key.as_deref();
+        let sql = statement(&source, &table, key.as_ref(), last, (&image, here))?;
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
         let rows = transaction
             .query_typed(
@@ -67,7 +80,7 @@ impl Session {
             .await
             .map_err(db)?;
         let row = rows.first().ok_or_else(read::without_end)?;
-        let (seen, added, overflow): (i64, i64, bool) = (row.get(0), row.get(1), row.get(2));
+        let (seen, added, overflow): (i64, i64, bool) = (row.take(0)?, row.take(1)?, row.take(2)?);
         if overflow {
             transaction.rollback().await.map_err(db)?;
             // Readers must not wait for ever for what cannot come.
@@ -129,10 +142,10 @@ impl State {
     ) -> Result<Self> {
         let row = client.query_one(sql, &[of]).await.map_err(db)?;
         Ok(State {
-            last_key: row.get(0),
-            done: row.get(1),
-            total: row.get(2),
-            finished: row.get(3),
+            last_key: row.take(0)?,
+            done: row.take(1)?,
+            total: row.take(2)?,
+            finished: row.take(3)?,
         })
     }
 }
@@ -158,7 +171,7 @@ async fn begin(client: &impl GenericClient, feed: &Feed, table: &Table) -> Resul
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     if total > room {
         return Err(feed.no_room_for(&table.name));
     }
@@ -182,7 +195,7 @@ pub(crate) async fn estimate(client: &impl GenericClient, table: &Table) -> Resu
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     #[expect(
         clippy::cast_possible_truncation,
         reason = "an estimate of a row count"
@@ -192,7 +205,7 @@ pub(crate) async fn estimate(client: &impl GenericClient, table: &Table) -> Resu
         return Ok(total);
     }
     let counted = format!("select count(*) from {}", table.alone());
-    Ok(client.query_one(&counted, &[]).await.map_err(db)?.get(0))
+    client.query_one(&counted, &[]).await.map_err(db)?.take(0)
 }
 
 /// The columns of a key in the order of an index, as a batch goes through a table `t`.
@@ -213,8 +226,8 @@ impl Ordered {
             )
             .await
             .map_err(db)?;
-        if let Some(problem) = lost.get::<_, Option<String>>(0) {
-            let advice: String = lost.get(1);
+        if let Some(problem) = lost.take::<Option<String>>(0)? {
+            let advice: String = lost.take(1)?;
             return Err(Error::new(Kind::Unsupported, problem).advise(advice));
         }
         let rows = client
@@ -245,12 +258,12 @@ impl Ordered {
     fn from(table: &Table, rows: &[tokio_postgres::Row]) -> Result<Self> {
         let columns = rows
             .iter()
-            .map(|row| table.column(row.get(0)).cloned())
+            .map(|row| table.column(row.take(0)?).cloned())
             .collect::<Result<_>>()?;
         let operators = |place: usize| -> Result<Vec<String>> {
             rows.iter()
                 .map(|row| {
-                    row.get::<_, Option<String>>(place).ok_or_else(|| {
+                    row.take::<Option<String>>(place)?.ok_or_else(|| {
                         let what = format!("rows of {} cannot be found by its key", table.name);
                         Error::new(Kind::Unsupported, what)
                             .advise("give it a primary key of types of the server, enums, or domains over these")
@@ -338,6 +351,7 @@ fn statement(
     table: &Table,
     key: Option<&Ordered>,
     last_key: Option<&str>,
+    (image, here): (&str, &str),
 ) -> Result<String> {
     let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
     let (order, resume, array, template) = match key {
@@ -358,15 +372,17 @@ fn statement(
             (column, resume, String::new(), template)
         }
     };
-    Ok(fill(
+    fill(
         template,
         &[
             ("order", &order),
             ("resume", &resume),
             ("key", &array),
             ("shard", &shard),
+            ("image", image),
+            ("here", here),
             ("table", &table.alone()),
             ("number", include_str!("sql/backfill_number.sql")),
         ],
-    ))
+    )
 }

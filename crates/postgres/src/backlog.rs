@@ -12,21 +12,21 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::{
     Batch, BatchOutcome, Error, Result, Settled, Take, Watch, WatchPlace, WatchSettings,
-    crash_point,
+    crash_point, words,
 };
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::GenericClient;
 
 pub(crate) use message::explain;
-use message::{Answer, send, send_or, unexpected};
+use message::{Answer, send, send_or};
 use moving::{CHUNK, Texts, functions_sql, is_full};
 
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, leases_name, lock};
-use crate::watches::deleted_state;
 
 /// Nobody else's functions and operators; an error where rows are hidden from us, because they would
 /// look like deleted ones; plans that are right whatever the statistics say: our tables change too fast
@@ -50,8 +50,8 @@ pub(crate) struct Backlogs(Mutex<HashMap<String, Arc<Backlog>>>);
 
 impl Backlogs {
     pub(crate) fn forget(&self, leases: &str) {
-        self.0
-            .lock()
+        let backlogs = self.0.lock();
+        backlogs
             .unwrap_or_else(PoisonError::into_inner)
             .remove(leases);
     }
@@ -153,7 +153,7 @@ impl Session {
 
 impl Backlog {
     pub(crate) async fn load(client: &impl GenericClient, watch: &Watch) -> Result<Backlog> {
-        // First: whoever alters the table while we read shows by another signature later.
+        // First: an alteration of the table while we read shows as another signature later.
         let columns = client
             .query_opt(
                 &format!(
@@ -179,8 +179,9 @@ impl Backlog {
             )
             .await
             .map_err(db)?;
-        let generation = rows.first().map_or(0, |row| row.get(1));
-        let functions: Vec<String> = rows.iter().filter_map(|row| row.get(0)).collect();
+        let generation = rows.first().map_or(Ok(0), |row| row.take(1))?;
+        let functions: Result<Vec<Option<String>>> = rows.iter().map(|row| row.take(0)).collect();
+        let functions: Vec<String> = functions?.into_iter().flatten().collect();
         if !functions.contains(&watch.function_id) {
             let known = client
                 .query_opt(
@@ -189,16 +190,19 @@ impl Backlog {
                 )
                 .await
                 .map_err(db)?;
-            return Err(known.map_or_else(|| watch.name.unknown(), |_| deleted_state(watch)));
+            return Err(known.map_or_else(
+                || watch.name.unknown(),
+                |_| words::watch_state_deleted(watch),
+            ));
         }
         Ok(Backlog {
             leases: leases_name(&watch.function_id, watch.table_id),
             function_id: watch.function_id.clone(),
             generation,
-            key: columns.get(2),
-            signature: columns.get(0),
-            row_columns: columns.get(1),
-            functions: functions_sql(&tracked, &functions),
+            key: columns.take(2)?,
+            signature: columns.take(0)?,
+            row_columns: columns.take(1)?,
+            functions: functions_sql(&tracked, &functions)?,
             tracked,
             seen: Mutex::new(Seen {
                 // There may be very much to do, and nothing of it was leased by us.
@@ -214,10 +218,8 @@ impl Backlog {
     }
 
     fn seen(&self) -> Seen {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let seen = self.seen.lock();
+        seen.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn learn(&self, learn: impl FnOnce(&mut Seen)) {
@@ -231,7 +233,7 @@ impl Backlog {
     }
 
     /// What leases the rows that were chosen before.
-    fn lease_chosen(&self, take: &Take<'_>) -> String {
+    fn lease_chosen(&self, take: &Take<'_>) -> Result<String> {
         fill(
             include_str!("sql/watch_lease_chosen.sql"),
             &[
@@ -287,11 +289,14 @@ impl Backlog {
                     ("snapshot", snapshot),
                     ("floor", &floor.to_string()),
                 ],
-            );
+            )?;
         let answers = send(client, &sql).await?;
-        let answer = answers.last().ok_or_else(unexpected)?;
+        let answer = answers.last().ok_or_else(words::server_unexpected)?;
         Ok(Look {
-            snapshot: answer.text(0).ok_or_else(unexpected)?.to_owned(),
+            snapshot: answer
+                .text(0)
+                .ok_or_else(words::server_unexpected)?
+                .to_owned(),
             changes: answer.text(1) == Some("t"),
             rows: answer.text(2) == Some("t"),
         })
@@ -337,9 +342,9 @@ impl Backlog {
                     ("owner", &quote::literal(take.owner)),
                     ("batch", &settings.batch.to_string()),
                     ("groups", &groups.join(",")),
-                    ("lease_chosen", &self.lease_chosen(&take)),
+                    ("lease_chosen", &self.lease_chosen(&take)?),
                 ],
-            )
+            )?
             + ";"
             + &fill(
                 include_str!("sql/watch_low.sql"),
@@ -351,17 +356,17 @@ impl Backlog {
                     ("function_id", &quote::literal(&self.function_id)),
                     ("table_id", &self.tracked.table_id.to_string()),
                 ],
-            );
+            )?;
         let answers = send(client, &sql).await?;
         let [_, _, _, leased, low] = answers.as_slice() else {
-            return Err(unexpected());
+            return Err(words::server_unexpected());
         };
         let batch = Leased::read(leased, asked);
         if batch.is_none() && low.text(1) == Some("t") {
-            // What is known of the table is read anew, and that says what is wrong with it.
+            // The table is read anew, and that error says what is wrong with it.
             return Err(Error::not_found("the table was altered"));
         }
-        let low = low.number(0).ok_or_else(unexpected)?;
+        let low = low.number(0).ok_or_else(words::server_unexpected)?;
         seen.low = low;
         self.learn(|known| {
             known.low = known.low.max(low);
@@ -392,9 +397,10 @@ impl Backlog {
             // order and the net change of a row.
             while moving && (seen.snapshot.is_none() || seen.resume.is_some()) && !seen.stale {
                 let range = Backlog::range(&seen);
-                let sql = |texts| self.locked() + &self.move_sql(&range, CHUNK, texts);
-                let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
-                self.note_moved(answers.last().ok_or_else(unexpected)?, &seen)?;
+                let sql = |texts| Ok(self.locked() + &self.move_sql(&range, CHUNK, texts)?);
+                let answers =
+                    send_or(client, &sql(Texts::Trusted)?, || sql(Texts::Doubted)).await?;
+                self.note_moved(answers.last().ok_or_else(words::server_unexpected)?, &seen)?;
                 seen = self.seen();
             }
             let asked = Instant::now();
@@ -406,22 +412,22 @@ impl Backlog {
                     ("all_moved", if moving { &all_moved } else { "true" }),
                     ("floor", &seen.floor.to_string()),
                     ("batch", &take.settings.batch.to_string()),
-                    ("lease_chosen", &self.lease_chosen(&take)),
+                    ("lease_chosen", &self.lease_chosen(&take)?),
                 ],
-            );
+            )?;
             let sql = |texts| {
                 let moved = match moving {
-                    true => self.move_sql(&range, CHUNK, texts) + ";",
+                    true => self.move_sql(&range, CHUNK, texts)? + ";",
                     false => String::new(),
                 };
-                self.locked() + &moved + &lease
+                Ok(self.locked() + &moved + &lease)
             };
-            let answers = send_or(client, &sql(Texts::Trusted), || sql(Texts::Doubted)).await?;
+            let answers = send_or(client, &sql(Texts::Trusted)?, || sql(Texts::Doubted)).await?;
             crash_point("watch.leased");
             let (moved, leased) = match answers.as_slice() {
                 [_, _, moved, leased] if moving => (Some(moved), leased),
                 [_, _, leased] => (None, leased),
-                _ => return Err(unexpected()),
+                _ => return Err(words::server_unexpected()),
             };
             let more = match moved {
                 Some(moved) => self.note_moved(moved, &seen)?,
@@ -459,7 +465,7 @@ impl Backlog {
             + &fill(
                 include_str!("sql/watch_held.sql"),
                 &[("leases", &self.leases), ("owner", &quote::literal(owner))],
-            );
+            )?;
         let asked = Instant::now();
         let answers = send(client, &sql).await?;
         let rows = answers.last().map_or(&[][..], |answer| &answer.rows);
@@ -474,7 +480,7 @@ impl Backlog {
             })
         };
         rows.iter()
-            .map(|row| batch(row).ok_or_else(unexpected))
+            .map(|row| batch(row).ok_or_else(words::server_unexpected))
             .collect()
     }
 
@@ -510,7 +516,7 @@ impl Backlog {
             ("unleased", UNLEASED),
         ];
         let sql = match outcome {
-            BatchOutcome::Done => fill(include_str!("sql/watch_done.sql"), &common),
+            BatchOutcome::Done => fill(include_str!("sql/watch_done.sql"), &common)?,
             BatchOutcome::Failed { error } => {
                 let more = [
                     ("error", quote::literal(&error.replace('\0', ""))),
@@ -523,7 +529,7 @@ impl Backlog {
                 let mut all = common.to_vec();
                 all.push(("newer_becomes_current", include_str!("sql/watch_newer.sql")));
                 all.extend(more.iter().map(|(k, v)| (*k, v.as_str())));
-                fill(include_str!("sql/watch_failed.sql"), &all)
+                fill(include_str!("sql/watch_failed.sql"), &all)?
             }
             BatchOutcome::Released => format!(
                 "update changefeed.{} q set {UNLEASED}, _changefeed_attempt_count = \

@@ -1,18 +1,24 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Kind, Result};
+use changefeed_core::{Error, FeedId, Kind, Result, Source};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::event_capture::SETTINGS;
+use crate::filter::Filter;
 use crate::patience::in_use;
 use crate::quote;
+use crate::row::Cells;
 use crate::source::{Column, Table};
 use crate::template::{dollar_quote, fill};
 
 /// Sorts before the application's own triggers, so that a trigger of theirs that changes the
 /// row again is seen after the change that caused it.
-pub(crate) fn trigger_name(feed: FeedId) -> String {
-    format!("!changefeed_{feed}")
+pub(crate) fn trigger_name(feed: FeedId, fires: Fires) -> String {
+    match fires {
+        Fires::ByRow => format!("!changefeed_{feed}"),
+        Fires::OnTruncate => format!("!changefeed_{feed}_truncate"),
+    }
 }
 
 /// Types whose text does not depend on a setting of the writer's session.
@@ -31,31 +37,108 @@ const STEADY: [&str; 12] = [
     "\"char\"",
 ];
 
-/// Creates the trigger and its function for a feed with these shards.
+/// Creates the triggers and their function for a feed with these shards.
 pub(crate) async fn install(
     client: &impl GenericClient,
     feed: FeedId,
     table: &Table,
-    shard_by: Option<&str>,
+    source: &Source,
     shards: i16,
 ) -> Result<()> {
+    write_function(client, feed, table, source, shards).await?;
+    create_triggers(client, feed, table, &[Fires::ByRow, Fires::OnTruncate]).await
+}
+
+/// The triggers of a feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fires {
+    ByRow,
+    OnTruncate,
+}
+
+pub(crate) async fn create_triggers(
+    client: &impl GenericClient,
+    feed: FeedId,
+    table: &Table,
+    wanted: &[Fires],
+) -> Result<()> {
+    for fires in wanted {
+        let template = match fires {
+            Fires::ByRow => include_str!("sql/capture_row_trigger.sql"),
+            Fires::OnTruncate => include_str!("sql/capture_truncate_trigger.sql"),
+        };
+        let blanks = [
+            ("function", function_name(feed)),
+            ("trigger", quote::identifier(&trigger_name(feed, *fires))),
+            ("table", table.sql.clone()),
+        ];
+        let sql = fill(
+            template,
+            &blanks
+                .each_ref()
+                .map(|(name, value)| (*name, value.as_str())),
+        )?;
+        client.batch_execute(&sql).await.map_err(|e| {
+            let error = db(e);
+            match error.kind() {
+                Kind::Permission => Error::new(
+                    Kind::Permission,
+                    format!(
+                        "the database user may not create a trigger on {}",
+                        table.name
+                    ),
+                )
+                .advise(format!("grant trigger on {} to this user", table.sql))
+                .caused_by(error),
+                _ => in_use(error, &table.name),
+            }
+        })?;
+    }
+    Ok(())
+}
+
+/// Writes the function of a feed's triggers, or writes it anew: its table was altered, or it is to keep images.
+pub(crate) async fn write_function(
+    client: &impl GenericClient,
+    feed: FeedId,
+    table: &Table,
+    source: &Source,
+    shards: i16,
+) -> Result<()> {
+    let shard_by = source.shard_by();
     let shard_column = shard_by.map(|name| table.column(name)).transpose()?;
     let read: Vec<&Column> = table.key.iter().chain(shard_column).collect();
-    let settings = if read.iter().all(|c| is_steady(&c.type_sql)) {
-        ""
-    } else {
+    let settings = match source.keeps_images() {
+        true => SETTINGS,
+        false if read.iter().all(|c| is_steady(&c.type_sql)) => "",
         // Also the search path: names of tables and functions are written as it needs them.
-        "set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set timezone = 'UTC' \
-         set bytea_output = hex set intervalstyle = postgres set extra_float_digits = 1 \
-         set lc_monetary = 'C'"
+        false => {
+            "set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set timezone = 'UTC' \
+             set bytea_output = hex set intervalstyle = postgres set extra_float_digits = 1 \
+             set lc_monetary = 'C'"
+        }
     };
-    let known: Vec<String> = read.iter().map(|c| c.is_known("new")).collect();
-    let known = known.join(" and ");
-    let place: String = client
-        .query_one("select changefeed.place_of($1)", &[&table.oid])
+    let filter = Filter::of(table, source)?;
+    let row = client
+        .query_one(
+            "select changefeed.place_of($1), changefeed.known_columns($1, 'new')",
+            &[&table.oid],
+        )
         .await
-        .map_err(db)?
-        .get(0);
+        .map_err(db)?;
+    let (place, all_known): (String, String) = (row.take(0)?, row.take(1)?);
+    let keys_known: Vec<String> = read.iter().map(|c| c.is_known("new")).collect();
+    let null = || "null".to_owned();
+    let (known, before, after, before_now, after_now) = match source.keeps_images() {
+        false => (keys_known.join(" and "), null(), null(), null(), null()),
+        true => (
+            all_known,
+            filter.image(client, "old").await?,
+            filter.image(client, "new").await?,
+            filter.image_now("old"),
+            filter.image_now("new"),
+        ),
+    };
     let key_numbers: Vec<String> = table.key.iter().map(|c| c.place.to_string()).collect();
     let key_names: Vec<String> = table.key.iter().map(|c| quote::literal(&c.name)).collect();
     let shard_column = format!(
@@ -74,11 +157,18 @@ pub(crate) async fn install(
         &[
             ("feed", &feed.to_string()),
             ("function", &function_name(feed)),
-            ("trigger", &quote::identifier(&trigger_name(feed))),
+            ("last_shard", &(shards - 1).to_string()),
             ("settings", settings),
             (
                 "quote",
-                &dollar_quote(&[&old_key, &old_shard, &known, &shard_column]),
+                &dollar_quote(&[
+                    &old_key,
+                    &old_shard,
+                    &known,
+                    &shard_column,
+                    &before,
+                    &before_now,
+                ]),
             ),
             ("known", &known),
             ("shard_by", &shard_column),
@@ -86,24 +176,14 @@ pub(crate) async fn install(
             ("new_key", &new_key),
             ("old_shard", &old_shard),
             ("new_shard", &new_shard),
-            ("table", &table.sql),
+            ("before", &before),
+            ("after", &after),
+            ("before_now", &before_now),
+            ("after_now", &after_now),
+            ("filter", &filter.sql()?),
         ],
-    );
-    client.batch_execute(&sql).await.map_err(|e| {
-        let error = db(e);
-        match error.kind() {
-            Kind::Permission => Error::new(
-                Kind::Permission,
-                format!(
-                    "the database user may not create a trigger on {}",
-                    table.name
-                ),
-            )
-            .advise(format!("grant trigger on {} to this user", table.sql))
-            .caused_by(error),
-            _ => in_use(error, &table.name),
-        }
-    })
+    )?;
+    client.batch_execute(&sql).await.map_err(db)
 }
 
 fn is_steady(type_sql: &str) -> bool {
@@ -135,6 +215,19 @@ pub(crate) fn check(table: &Table) -> Result<()> {
             table.name
         ))
         .advise("add a primary key to it"));
+    }
+    Ok(())
+}
+
+/// Checks that a key belongs to one row at every moment.
+pub(crate) fn check_immediate(table: &Table) -> Result<()> {
+    if table.deferrable {
+        return Err(Error::invalid(format!(
+            "the primary key of table {} is deferrable: two rows may have one key for a while, and a feed could \
+             not tell which of them was deleted",
+            table.name
+        ))
+        .advise("make it not deferrable"));
     }
     Ok(())
 }

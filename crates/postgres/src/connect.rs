@@ -1,5 +1,6 @@
 //! URLs, TLS and the pool.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres::config::Host;
 use tokio_postgres::config::SslMode;
-use tokio_postgres::{Client, Config, Connection, SimpleQueryMessage, Socket};
+use tokio_postgres::{AsyncMessage, Client, Config, Connection, SimpleQueryMessage, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::error::db;
@@ -268,6 +269,20 @@ impl Target {
     )> {
         self.config.connect(self.tls.clone()).await.map_err(db)
     }
+}
+
+/// A connection that is not ours but an application's: as the URL says, TLS included, with none of our settings. What
+/// the server tells beside its answers goes to `told`. It ends when the client is dropped.
+pub async fn session(url: &str, told: impl Fn(&str) + Send + 'static) -> Result<Client> {
+    let (client, mut connection) = Target::parse(url)?.dial().await?;
+    tokio::spawn(async move {
+        while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
+            if let AsyncMessage::Notice(notice) = message {
+                told(notice.message());
+            }
+        }
+    });
+    Ok(client)
 }
 
 /// Names the stream type of the TLS connector without spelling its generics everywhere.

@@ -7,6 +7,7 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, GenericClient, Transaction};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 /// Moves a consumer's cursor inside the caller's own transaction, so that the cursor and the
@@ -56,16 +57,11 @@ pub async fn consume<T, E: From<Error>>(
     effects: impl AsyncFnOnce(&Transaction<'_>) -> Result<T, E>,
 ) -> Result<T, E> {
     let transaction = client.transaction().await.map_err(db)?;
-    let Taken {
-        consumer,
-        feed,
-        shard,
-        from,
-        page,
-        ..
-    } = taken;
-    // First, so that whoever comes second waits here and has no effects to undo.
-    advance_consumer(&transaction, consumer, *feed, *shard, *from, page.next).await?;
+    // First, so that a second caller waits here and has no effects to undo.
+    if let Some(to) = taken.to() {
+        let (consumer, from) = (&taken.consumer, taken.from);
+        advance_consumer(&transaction, consumer, taken.feed, taken.shard, from, to).await?;
+    }
     let done = effects(&transaction).await?;
     transaction.commit().await.map_err(db)?;
     Ok(done)
@@ -119,7 +115,7 @@ async fn stored(
         )
         .await
         .map_err(db)?;
-    row.map(|row| row.get::<_, String>(0).parse()).transpose()
+    row.map(|row| row.take::<String>(0)?.parse()).transpose()
 }
 
 impl Session {
@@ -132,14 +128,14 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(Consumer {
-                    name: ConsumerName::trusted(row.get(0)),
-                    feed: FeedName::trusted(row.get(1)),
-                    shard: ShardId(row.get(2)),
-                    cursor: row.get::<_, String>(3).parse()?,
-                    lag_changes: row.get(4),
-                    lag_ms: row.get(5),
-                    idle_ms: row.get(6),
-                    expired: row.get(7),
+                    name: ConsumerName::trusted(row.take(0)?),
+                    feed: FeedName::trusted(row.take(1)?),
+                    shard: ShardId(row.take(2)?),
+                    cursor: row.take::<String>(3)?.parse()?,
+                    lag_changes: row.take(4)?,
+                    lag_ms: row.take(5)?,
+                    idle_ms: row.take(6)?,
+                    expired: row.take(7)?,
                 })
             })
             .collect()

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Error, FeedId, Kind, Result, Step, TableName, crash_point};
+use changefeed_core::{Error, FeedId, Kind, Result, Step, TableName, crash_point, words};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -24,7 +24,7 @@ impl Session {
         let after = loop {
             let patience = until.saturating_duration_since(Instant::now());
             match self.take_all(steps, patience, &mut first).await {
-                // Whoever was in the way gets on, and so do those who waited behind us.
+                // Lets the transaction in the way and those behind us go on.
                 Err(error) if error.kind() == Kind::Busy && patience > PAUSE => {
                     tracing::debug!(%error, "trying again");
                     tokio::time::sleep(PAUSE).await;
@@ -82,7 +82,7 @@ impl Session {
     }
 }
 
-/// Says what was waited for in vain, where the server alone has said that something was.
+/// Adds to an error of the server which step waited for a lock.
 fn unsaid(error: Error, step: &Step) -> Error {
     if error.kind() != Kind::Busy || error.advice().is_some() {
         return error;
@@ -95,7 +95,7 @@ fn unsaid(error: Error, step: &Step) -> Error {
     .caused_by(error)
 }
 
-/// What has to be done when everything is committed.
+/// What remains to be done after the commit.
 #[derive(Default)]
 struct After {
     feeds: Vec<FeedId>,
@@ -121,9 +121,7 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
         }
         Step::PauseTrigger(name, reason) => {
             if !triggers::pause(client, name, None, reason.as_deref()).await? {
-                return Err(Error::not_found(format!(
-                    "trigger '{name}' is not there any more"
-                )));
+                return Err(words::trigger_gone(name));
             }
         }
         Step::DropTrigger(trigger) => triggers::drop(client, trigger, Patience::Moment).await?,

@@ -7,6 +7,7 @@ use tokio_postgres::GenericClient;
 use tokio_postgres::types::{FromSql, Type};
 
 use crate::error::db;
+use crate::row::Cells;
 
 /// A text as the server sent it. In a database without an encoding (`SQL_ASCII`) it need not be
 /// UTF-8; what is not is replaced here, so that one such row cannot stop others.
@@ -35,7 +36,8 @@ impl Encoding {
             .query_one("select getdatabaseencoding() = 'UTF8'", &[])
             .await
             .map_err(db)?;
-        Ok(*self.0.get_or_init(|| row.get(0)))
+        let utf8 = row.take(0)?;
+        Ok(*self.0.get_or_init(|| utf8))
     }
 }
 

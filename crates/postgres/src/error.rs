@@ -1,6 +1,6 @@
 //! What the server says, in our words. Decided by SQLSTATE, never by message text.
 
-use changefeed_core::{Error, Kind};
+use changefeed_core::{Error, Kind, words};
 use tokio_postgres::error::SqlState;
 
 /// Turns an error of the driver into ours.
@@ -15,19 +15,12 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
         c if *c == SqlState::INVALID_PASSWORD
             || *c == SqlState::INVALID_AUTHORIZATION_SPECIFICATION =>
         {
-            Error::new(
-                Kind::Permission,
-                format!("the server refused the login: {message}"),
-            )
-            .advise("check user and password in the database URL")
+            words::login_refused(&message)
         }
         c if *c == SqlState::INVALID_CATALOG_NAME => {
             Error::new(Kind::NotFound, message).advise("create it, or correct the database URL")
         }
-        c if *c == SqlState::INSUFFICIENT_PRIVILEGE => Error::new(
-            Kind::Permission,
-            format!("the database user lacks a right: {message}"),
-        )
+        c if *c == SqlState::INSUFFICIENT_PRIVILEGE => words::right_missing(&message)
         .advise("grant it, or run as the role that installed changefeed; docs/postgres.md lists what each role needs"),
         // What pgbouncer says to a setting that it cannot keep, and what the server says to a
         // statement that was prepared in another session.
@@ -42,10 +35,7 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
             || *c == SqlState::CANNOT_CONNECT_NOW
             || *c == SqlState::TOO_MANY_CONNECTIONS =>
         {
-            Error::new(
-                Kind::Unavailable,
-                format!("the server is not available: {message}"),
-            )
+            words::server_unavailable(&message)
         }
         c if *c == SqlState::T_R_SERIALIZATION_FAILURE
             || *c == SqlState::T_R_DEADLOCK_DETECTED
@@ -84,15 +74,9 @@ fn unreported(error: tokio_postgres::Error) -> Error {
         cause = inner.source();
     }
     if broken {
-        Error::new(Kind::Unavailable, "the PostgreSQL server cannot be reached")
-            .advise("check host and port, and that the server is running")
-            .caused_by(error)
+        words::server_unreachable("PostgreSQL server").caused_by(error)
     } else {
-        Error::new(
-            Kind::Database,
-            "the conversation with the PostgreSQL server failed",
-        )
-        .caused_by(error)
+        words::server_misunderstood("PostgreSQL server").caused_by(error)
     }
 }
 
@@ -101,6 +85,7 @@ fn reading(code: &SqlState) -> Option<Kind> {
     Some(match code.code() {
         "CF101" => Kind::CursorExpired,
         "CF102" => Kind::CursorAhead,
+        "CF107" => Kind::Recovered,
         "CF103" => Kind::NotFound,
         // The table was replaced by another one at this moment.
         "CF104" => Kind::Busy,

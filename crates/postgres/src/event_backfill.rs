@@ -6,6 +6,7 @@ use tokio_postgres::types::Type;
 use crate::backfill::{ALL_ROWS, Ordered, State, estimate};
 use crate::error::db;
 use crate::read;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
 use crate::template::fill;
@@ -72,8 +73,8 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        let text = |place: usize| -> String { row.get(place) };
-        let (feed, publish) = match row.get::<_, Option<i16>>(3) {
+        let text = |place: usize| row.take::<String>(place);
+        let (feed, publish) = match row.take::<Option<i16>>(3)? {
             Some(feed) => (
                 feed.to_string(),
                 format!(
@@ -89,13 +90,13 @@ impl Session {
             include_str!("sql/event_backfill.sql"),
             &[
                 ("key", &key.array()),
-                ("image", &text(0)),
-                ("order_key", &text(1)),
-                ("shard", &text(2)),
+                ("image", &text(0)?),
+                ("order_key", &text(1)?),
+                ("shard", &text(2)?),
                 ("order", &key.columns()),
                 ("table", &table.alone()),
-                ("old_columns", &text(4)),
-                ("new_columns", &text(4)),
+                ("old_columns", &text(4)?),
+                ("new_columns", &text(4)?),
                 (
                     "condition",
                     trigger
@@ -109,7 +110,7 @@ impl Session {
                 ("feed", &feed),
                 ("publish", &publish),
             ],
-        );
+        )?;
         let limit = i64::try_from(batch).unwrap_or(i64::MAX);
         let rows = transaction
             .query_typed(
@@ -123,7 +124,7 @@ impl Session {
             .await
             .map_err(db)?;
         let row = rows.first().ok_or_else(read::without_end)?;
-        let (seen, added): (i64, i64) = (row.get(0), row.get(1));
+        let (seen, added): (i64, i64) = (row.take(0)?, row.take(1)?);
         let finished = seen < limit;
         if finished {
             transaction

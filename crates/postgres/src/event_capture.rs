@@ -1,17 +1,18 @@
 //! The database triggers that write the event log.
 
 use changefeed_core::{Error, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates};
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 
 use crate::error::db;
 use crate::patience::{Patience, in_use};
 use crate::quote;
+use crate::row::Cells;
 use crate::source::Table;
 use crate::template::{dollar_quote, fill};
 
 /// What our functions set, so that the writer's session does not show in an event: the forms of
 /// times, bytes, intervals, numbers and money, and where names are looked up.
-const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
+pub(crate) const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
      set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
      set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on \
      set standard_conforming_strings = on set transform_null_equals = off";
@@ -45,12 +46,15 @@ impl Shape {
             .query_opt(include_str!("sql/event_table.sql"), &[&table])
             .await
             .map_err(db)?;
-        Ok(row.map(|row| Shape {
-            by_statement: row.get(0),
-            signatures: row.get(1),
-            partitions: row.get(2),
-            has_heirs: row.get(3),
-        }))
+        let shape = |row: Row| {
+            Ok(Shape {
+                by_statement: row.take(0)?,
+                signatures: row.take(1)?,
+                partitions: row.take(2)?,
+                has_heirs: row.take(3)?,
+            })
+        };
+        row.map(shape).transpose()
     }
 }
 
@@ -178,7 +182,7 @@ pub(crate) async fn write_functions(
                 ("function", &function(id, "truncate")),
                 ("trigger_id", &id.0.to_string()),
             ],
-        );
+        )?;
         client.batch_execute(&sql).await.map_err(db)?;
     }
     if !plan.statement.is_empty() {
@@ -213,9 +217,9 @@ async fn statement_function(
         )
         .await
         .map_err(db)?;
-    let text = |place: usize| -> String { row.get(place) };
-    let (insert, delete, known, plan) = (text(0), text(1), text(2), text(3));
-    Ok(fill(
+    let text = |place: usize| row.take::<String>(place);
+    let (insert, delete, known, plan) = (text(0)?, text(1)?, text(2)?, text(3)?);
+    fill(
         include_str!("sql/event_capture_statement.sql"),
         &[
             ("function", &function(id, "statement")),
@@ -227,7 +231,7 @@ async fn statement_function(
             ("delete", &delete),
             ("trigger_id", &id.0.to_string()),
         ],
-    ))
+    )
 }
 
 async fn row_function(
@@ -251,10 +255,13 @@ async fn row_function(
         )
         .await
         .map_err(db)?;
-    let text = |place: usize| -> String { row.get(place) };
-    let (feed, publish) = match row.get::<_, Option<String>>(7) {
+    let text = |place: usize| row.take::<String>(place);
+    let (feed, publish) = match row.take::<Option<String>>(7)? {
         Some(feed) => {
-            let enter = format!("perform changefeed.enter_change({feed}::smallint, to_shard, id);");
+            // Whichever number this event has got, the one that was drawn for it is the new one.
+            let enter = format!(
+                "perform changefeed.enter_change({feed}::smallint, to_shard, currval('changefeed.change_id'));"
+            );
             (feed, enter)
         }
         None => ("null".to_owned(), String::new()),
@@ -264,16 +271,16 @@ async fn row_function(
             include_str!("sql/event_condition.sql"),
             &[
                 ("expression", expression),
-                ("old_columns", &text(8)),
-                ("new_columns", &text(9)),
+                ("old_columns", &text(8)?),
+                ("new_columns", &text(9)?),
                 ("name", &quote::literal(definition.name.as_str())),
             ],
-        ),
+        )?,
         None => String::new(),
     };
-    let (before, after, differs) = (text(0), text(1), text(2));
-    let (known, plan) = (text(10), text(11));
-    Ok(fill(
+    let (before, after, differs) = (text(0)?, text(1)?, text(2)?);
+    let (known, plan) = (text(10)?, text(11)?);
+    fill(
         include_str!("sql/event_capture_row.sql"),
         &[
             ("function", &function(id, "row")),
@@ -288,15 +295,15 @@ async fn row_function(
             ("before", &before),
             ("after", &after),
             ("differs", &differs),
-            ("new_order_key", &text(3)),
-            ("old_order_key", &text(4)),
-            ("new_shard", &text(5)),
-            ("old_shard", &text(6)),
+            ("new_order_key", &text(3)?),
+            ("old_order_key", &text(4)?),
+            ("new_shard", &text(5)?),
+            ("old_shard", &text(6)?),
             ("feed", &feed),
             ("publish", &publish),
             ("trigger_id", &id.0.to_string()),
         ],
-    ))
+    )
 }
 
 /// Has the server look at a condition as it would in the trigger, so that a mistake shows now and
@@ -311,7 +318,7 @@ async fn check_condition(
         .query_one("select current_setting('search_path')", &[])
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     client
         .batch_execute(&look_in("pg_catalog, pg_temp"))
         .await
@@ -324,7 +331,7 @@ async fn check_condition(
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     let rows = format!("(select {columns} from {} changefeed_row)", table.sql);
     let sql = format!("select from {rows} old, {rows} new where ({condition}\n)");
     let checked = client.prepare(&sql).await.map_err(|e| {

@@ -12,6 +12,7 @@ use crate::error::db;
 use crate::event_log::{captured, number};
 use crate::events::{columns, milliseconds};
 use crate::floors::{Floors, Look, Took};
+use crate::row::Cells;
 use crate::session::Session;
 use crate::template::fill;
 
@@ -77,12 +78,12 @@ async fn read(client: &ClientWrapper, claims: &[EventClaim]) -> Result<Vec<Lease
         .map_err(db)?;
     rows.iter()
         .map(|row| {
-            let count = |place: usize| u32::try_from(row.get::<_, i32>(place)).unwrap_or(0);
+            let count = |place| Ok(u32::try_from(row.take::<i32>(place)?).unwrap_or(0));
             Ok(LeasedEvent {
-                trigger: TriggerId(row.get(1)),
-                generation: row.get(2),
-                attempt: count(3),
-                cut_off: count(4),
+                trigger: TriggerId(row.take(1)?),
+                generation: row.take(2)?,
+                attempt: count(3)?,
+                cut_off: count(4)?,
                 event: captured(row, 5)?,
             })
         })
@@ -217,7 +218,7 @@ impl Claim<'_> {
             )
             .await
             .map_err(db)?;
-        Ok(row.get(0))
+        row.take(0)
     }
 
     /// The oldest events of the next keys, where they are due. Goes on where the last walk ended,
@@ -232,15 +233,17 @@ impl Claim<'_> {
             .query(&statement, &[&trigger.0, &from, &KEYS_PER_CLAIM])
             .await
             .map_err(db)?;
-        let last: Option<i64> = rows.last().map(|row| row.get(0));
+        let last: Option<i64> = rows.last().map(|row| row.take(0)).transpose()?;
         let complete = rows.len() < usize::try_from(KEYS_PER_CLAIM).unwrap_or(0);
         let next = last.filter(|_| !complete).map(|key| key.saturating_add(1));
         self.walks.set(trigger, next.unwrap_or(i64::MIN));
-        Ok(rows
-            .iter()
-            .filter(|row| row.get(2))
-            .map(|row| row.get(1))
-            .collect())
+        let mut heads = Vec::new();
+        for row in &rows {
+            if row.take(2)? {
+                heads.push(row.take(1)?);
+            }
+        }
+        Ok(heads)
     }
 }
 
@@ -274,20 +277,20 @@ async fn run(
     parameters: &[&(dyn ToSql + Sync)],
     taken: &mut Vec<Taken>,
 ) -> Result<Vec<Empty>> {
-    let sql = fill(sql, &[("take", include_str!("sql/event_take.sql"))]);
+    let sql = fill(sql, &[("take", include_str!("sql/event_take.sql"))])?;
     let statement = client.prepare_cached(&sql).await.map_err(db)?;
     let rows = client.query(&statement, parameters).await.map_err(db)?;
     let before = taken.len();
     let mut empty = Vec::new();
     for row in &rows {
-        let (now, trigger) = (row.get(3), TriggerId(row.get(4)));
-        match row.get(0) {
+        let (now, trigger) = (row.take(3)?, TriggerId(row.take(4)?));
+        match row.take(0)? {
             Some(change_id) => taken.push(Taken {
                 claim: EventClaim {
                     change_id,
-                    generation: row.get(1),
+                    generation: row.take(1)?,
                 },
-                due: row.get(2),
+                due: row.take(2)?,
                 now,
                 trigger,
             }),

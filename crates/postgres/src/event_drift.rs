@@ -6,11 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use changefeed_core::{
     EventTrigger, Finding, Kind, OrderBy, Result, Severity, TriggerDefinition, Updates,
 };
-use tokio_postgres::GenericClient;
+use tokio_postgres::{GenericClient, Row};
 
 use crate::error::db;
 use crate::event_capture::{self, Plan, Shape};
 use crate::patience::Patience;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
 use crate::triggers::trigger;
@@ -32,9 +33,9 @@ struct Look {
 }
 
 impl Look {
-    async fn at(client: &impl GenericClient, row: &tokio_postgres::Row) -> Result<Option<Self>> {
+    async fn at(client: &impl GenericClient, row: &Row) -> Result<Option<Self>> {
         let trigger = trigger(row)?;
-        let Some(table) = Table::load(client, row.get(5)).await? else {
+        let Some(table) = Table::load(client, row.take(5)?).await? else {
             return Ok(Some(Look {
                 plan: Plan::none(),
                 shape: Shape::none(),
@@ -62,13 +63,13 @@ impl Look {
             .map_err(db)?;
         Ok(Some(Look {
             plan: Plan::new(&trigger.definition, &shape),
-            known: row.get(6),
-            renamed: row.get(7),
-            restored: row.get(8),
+            known: row.take(6)?,
+            renamed: row.take(7)?,
+            restored: row.take(8)?,
             installed: installed
                 .iter()
-                .map(|r| (r.get(0), (r.get(1), r.get(2))))
-                .collect(),
+                .map(|r| Ok((r.take(0)?, (r.take(1)?, r.take(2)?))))
+                .collect::<Result<_>>()?,
             trigger,
             table: Some(table),
             shape,
@@ -181,7 +182,7 @@ impl Session {
         Ok(findings)
     }
 
-    /// Writes functions and triggers anew for the table as it is. False if somebody else is at it.
+    /// Creates functions and triggers anew for the table as it is. False if another instance does so.
     async fn follow(&mut self, look: &Look) -> Result<bool> {
         let Some(table) = &look.table else {
             return Ok(false);
@@ -200,7 +201,7 @@ impl Session {
         else {
             return Ok(false);
         };
-        let places: BTreeMap<String, i16> = serde_json::from_str(row.get(0)).unwrap_or_default();
+        let places: BTreeMap<String, i16> = serde_json::from_str(row.take(0)?).unwrap_or_default();
         let mut definition = look.trigger.definition.clone();
         each_column(&mut definition, |name| {
             let now = places
@@ -242,7 +243,7 @@ impl Session {
                 Ok(look) => looks.extend(look),
                 // One that cannot be looked at must not hide the others.
                 Err(error) if error.kind() != Kind::Unavailable => {
-                    tracing::warn!(trigger = row.get::<_, i32>(0), %error, "cannot be looked at");
+                    tracing::warn!(trigger = row.take::<i32>(0)?, %error, "cannot be looked at");
                 }
                 Err(error) => return Err(error),
             }
@@ -288,15 +289,16 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(row.map(|row| {
+        let gap = |row: Row| {
             let (what, at, user, count): (String, String, String, i64) =
-                (row.get(0), row.get(1), row.get(2), row.get(3));
-            look.finding(
+                (row.take(0)?, row.take(1)?, row.take(2)?, row.take(3)?);
+            Ok(look.finding(
                 Severity::Warning,
                 format!("{what} by {user} at {at}: no event knows of it ({count} in all)"),
                 "delete from changefeed.event_gap once the receivers know".to_owned(),
-            )
-        }))
+            ))
+        };
+        row.map(gap).transpose()
     }
 }
 

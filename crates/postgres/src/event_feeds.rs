@@ -1,9 +1,10 @@
 //! Feeds that event triggers write to.
 
-use changefeed_core::{Error, FeedId, FeedName, NewFeed, Result, TriggerDefinition};
+use changefeed_core::{FeedId, FeedName, NewFeed, Result, TriggerDefinition, words};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::row::Cells;
 
 /// Finds or creates the feed that a trigger writes to, and marks it as one of events.
 pub(crate) async fn attach(
@@ -15,20 +16,13 @@ pub(crate) async fn attach(
     };
     let found = client
         .query_opt(
-            "select f.feed_id, s.kind, \
-                    (select count(*) from changefeed.shard_definition d \
-                     where d.feed_id = f.feed_id), \
-                    (select count(*) from changefeed.shard_definition d \
-                     where d.feed_id = f.feed_id and d.shard >= 0) \
-             from changefeed.feed f \
-             left join changefeed.feed_source s on s.feed_id = f.feed_id \
-             where f.name = $1",
+            include_str!("sql/event_feed.sql"),
             &[&binding.feed.as_str()],
         )
         .await
         .map_err(db)?;
     let (feed, kind, shards): (FeedId, Option<String>, i64) = match found {
-        Some(row) => (FeedId(row.get(0)), row.get(1), row.get(2)),
+        Some(row) => (FeedId(row.take(0)?), row.take(1)?, row.take(2)?),
         None => (create(client, &binding.feed).await?, None, 1),
     };
     match kind.as_deref() {
@@ -44,11 +38,7 @@ pub(crate) async fn attach(
         }
         Some("events") => {}
         Some(_) => {
-            return Err(Error::invalid(format!(
-                "feed '{}' has a table of its own, so events cannot enter it",
-                binding.feed
-            ))
-            .advise("name a feed without a table, or one that does not exist yet"));
+            return Err(words::feed_has_table(&binding.feed));
         }
     }
     // The shard of a value is counted from 0.
@@ -60,19 +50,12 @@ pub(crate) async fn attach(
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     if !dense {
-        return Err(Error::invalid(format!(
-            "the shards of feed '{}' are not numbered from 0 without gaps",
-            binding.feed
-        )));
+        return Err(words::shards_with_gaps(&binding.feed));
     }
     if shards > 1 && binding.shard_by.is_none() {
-        return Err(Error::invalid(format!(
-            "feed '{}' has {shards} shards and needs a column that decides the shard",
-            binding.feed
-        ))
-        .advise("add --shard-by COLUMN"));
+        return Err(words::shard_column_missing(&binding.feed, shards));
     }
     Ok(Some(feed))
 }

@@ -1,9 +1,9 @@
 //! Looking into the event log, delivering again, and cleaning up.
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
-    EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
-    TriggerState, Uuid, fill, session_json, trace_json,
+    Attempt, CleanUp, Cleaned, Event, EventBits, EventFilter, EventId, EventStatus, EventTrigger,
+    LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName, TriggerState, Uuid,
+    fill, session_json, trace_json, words,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 
 use crate::encoding::Lossy;
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 /// Events that one statement makes pending again.
@@ -67,10 +68,7 @@ impl Session {
     }
 
     pub(crate) async fn redeliver_one(&self, id: EventId, key: Uuid) -> Result<u64> {
-        let unknown = || {
-            Error::not_found(format!("there is no event {id}"))
-                .advise("`changefeed event list` shows the events")
-        };
+        let unknown = || words::no_event(id);
         let (change_id, bits) = id.parts().ok_or_else(unknown)?;
         let client = &**self;
         let row = client
@@ -81,19 +79,12 @@ impl Session {
             .await
             .map_err(db)?
             .ok_or_else(unknown)?;
-        let (done, dropped): (bool, bool) = (row.get(0), row.get(1));
+        let (done, dropped): (bool, bool) = (row.take(0)?, row.take(1)?);
         if dropped {
-            return Err(
-                Error::invalid(format!("the trigger of event {id} was dropped"))
-                    .advise("create a trigger of the same table, and send the row by hand"),
-            );
+            return Err(words::event_without_trigger(id));
         }
         if !done {
-            return Err(Error::new(
-                Kind::Busy,
-                format!("event {id} is being delivered at this moment"),
-            )
-            .advise("try again when the attempt is over"));
+            return Err(words::event_in_flight(id));
         }
         Ok(1)
     }
@@ -110,7 +101,7 @@ impl Session {
             let known =
                 "select r.change_id, r.bits from changefeed.event_request r where r.key = $1";
             let row = client.query_one(known, &[&key]).await.map_err(db)?;
-            let (reached, count): (i64, i64) = (row.get(0), row.get(1));
+            let (reached, count): (i64, i64) = (row.take(0)?, row.take(1)?);
             if reached == 0 {
                 return Ok(u64::try_from(count).unwrap_or(0));
             }
@@ -128,7 +119,7 @@ impl Session {
                 ("key", &key),
                 ("reached", &reached),
             ];
-            let sql = fill(include_str!("sql/event_redeliver.sql"), &places);
+            let sql = fill(include_str!("sql/event_redeliver.sql"), &places)?;
             client
                 .execute(&sql, &matching.parameters())
                 .await
@@ -157,10 +148,10 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        let events: i64 = row.get(0);
+        let events: i64 = row.take(0)?;
         Ok(Cleaned {
             events: u64::try_from(events).unwrap_or(0),
-            attempts: u64::try_from(row.get::<_, i64>(1)).unwrap_or(0),
+            attempts: u64::try_from(row.take::<i64>(1)?).unwrap_or(0),
             more: events >= limit,
         })
     }
@@ -174,11 +165,11 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(TriggerState {
-                    name: row.get::<_, &str>(0).parse()?,
-                    pending: row.get(1),
-                    in_flight: row.get(2),
-                    dead_letters: row.get(3),
-                    overdue_ms: row.get(4),
+                    name: row.take::<&str>(0)?.parse()?,
+                    pending: row.take(1)?,
+                    in_flight: row.take(2)?,
+                    dead_letters: row.take(3)?,
+                    overdue_ms: row.take(4)?,
                 })
             })
             .collect()
@@ -199,8 +190,7 @@ async fn require_trigger(client: &impl GenericClient, filter: &EventFilter) -> R
         .map_err(db)?;
     match known {
         Some(_) => Ok(()),
-        None => Err(Error::not_found(format!("there is no trigger '{name}'"))
-            .advise("`changefeed trigger list` shows the triggers")),
+        None => Err(words::no_trigger(name)),
     }
 }
 
@@ -276,67 +266,58 @@ impl<'a> Matching<'a> {
 
 /// The part of a row that is the event, from a place on.
 pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
-    let change_id = row.get(0);
+    let change_id = row.take(0)?;
     let json = |place: usize| -> Result<Option<Box<RawValue>>> {
-        row.get::<_, Option<Lossy>>(from + place)
+        row.take::<Option<Lossy>>(from + place)?
             .map(|Lossy(text)| {
-                RawValue::from_string(text).map_err(|e| {
-                    Error::new(
-                        Kind::Database,
-                        format!("the row of change {change_id} is not JSON"),
-                    )
-                    .caused_by(e)
-                })
+                RawValue::from_string(text).map_err(|e| words::row_not_json(change_id).caused_by(e))
             })
             .transpose()
     };
-    let setting = |place: usize| row.get::<_, Option<Lossy>>(from + place);
+    let setting = |place: usize| row.take::<Option<Lossy>>(from + place);
     Ok(Event {
-        id: EventId::new(change_id, EventBits::new(row.get(from + 9))),
+        id: EventId::new(change_id, EventBits::new(row.take(from + 9)?)),
         change_id,
-        op: Operation::from_letter(row.get(from))?,
+        op: Operation::from_letter(row.take(from)?)?,
         old: json(1)?,
         new: json(2)?,
-        session_variables: setting(3).and_then(|Lossy(text)| session_json(&text)),
-        trace_context: setting(4).and_then(|Lossy(text)| trace_json(&text)),
-        created_at: row.get(from + 5),
-        trigger: row.get::<_, &str>(from + 6).parse()?,
-        table: TableName::qualified(
-            row.get::<_, String>(from + 7),
-            row.get::<_, String>(from + 8),
-        ),
+        session_variables: setting(3)?.and_then(|Lossy(text)| session_json(&text)),
+        trace_context: setting(4)?.and_then(|Lossy(text)| trace_json(&text)),
+        created_at: row.take(from + 5)?,
+        trigger: row.take::<&str>(from + 6)?.parse()?,
+        table: TableName::qualified(row.take::<String>(from + 7)?, row.take::<String>(from + 8)?),
     })
 }
 
 fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
         event: captured(row, 5)?,
-        status: EventStatus::from_letter(row.get(1))?,
-        tries: u32::try_from(row.get::<_, i32>(2)).unwrap_or(0),
-        locked_by: row.get(3),
-        next_retry_at: row.get(4),
+        status: EventStatus::from_letter(row.take(1)?)?,
+        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
+        locked_by: row.take(3)?,
+        next_retry_at: row.take(4)?,
     })
 }
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
-    let json = |place: usize| {
-        row.get::<_, Option<Lossy>>(place)
-            .and_then(|Lossy(text)| RawValue::from_string(text).ok())
+    let json = |place| {
+        let text: Option<Lossy> = row.take(place)?;
+        Ok(text.and_then(|Lossy(text)| RawValue::from_string(text).ok()))
     };
     Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.get::<_, i32>(0)).unwrap_or(0),
-            outcome: Outcome::from_word(row.get(1)),
+            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
+            outcome: Outcome::from_word(row.take(1)?),
             status: row
-                .get::<_, Option<i16>>(2)
+                .take::<Option<i16>>(2)?
                 .and_then(|s| u16::try_from(s).ok()),
-            request: json(3),
-            response: json(4),
-            error: row.get(5),
-            duration_ms: row.get(6),
+            request: json(3)?,
+            response: json(4)?,
+            error: row.take(5)?,
+            duration_ms: row.take(6)?,
         },
-        late: row.get(7),
-        created_at: row.get(8),
+        late: row.take(7)?,
+        created_at: row.take(8)?,
     })
 }
 

@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 use crate::encoding::{ascii_json, ascii_text};
 use crate::error::db;
 use crate::event_log::number;
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -24,7 +25,7 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn renew_events(
@@ -44,7 +45,7 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn finish_events(&self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
@@ -114,7 +115,7 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn release_events(&self, held: &[EventClaim]) -> Result<()> {
@@ -143,11 +144,11 @@ fn spelt(json: &Option<Box<RawValue>>, utf8: bool) -> Option<Cow<'_, str>> {
     })
 }
 
-fn claim_of(row: &tokio_postgres::Row) -> EventClaim {
-    EventClaim {
-        change_id: row.get(0),
-        generation: row.get(1),
-    }
+fn claim_of(row: &tokio_postgres::Row) -> Result<EventClaim> {
+    Ok(EventClaim {
+        change_id: row.take(0)?,
+        generation: row.take(1)?,
+    })
 }
 
 pub(crate) fn columns(claims: impl Iterator<Item = EventClaim>) -> (Vec<i64>, Vec<i32>) {

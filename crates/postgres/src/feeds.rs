@@ -3,16 +3,18 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    After, Cursor, Error, Feed, FeedId, FeedName, Kind, NewFeed, Page, Result, Shard, ShardId,
-    ShardState, Source, SweepGroup, TableName, Uuid,
+    After, Cursor, Error, Feed, FeedId, FeedName, NewFeed, Page, Result, Retention, Shard, ShardId,
+    ShardState, Source, SweepGroup, TableName, Uuid, words,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 
 use crate::error::db;
+use crate::filter::Filter;
 use crate::patience::{Patience, in_use};
+use crate::row::Cells;
 use crate::session::Session;
-use crate::source::Table;
+use crate::source::{StoredSource, Table};
 use crate::{capture, ulid_feeds};
 
 impl Session {
@@ -47,25 +49,26 @@ impl Session {
         .map_err(db)?;
         let mut by_feed: BTreeMap<i16, Vec<Shard>> = BTreeMap::new();
         for row in shards {
-            by_feed.entry(row.get(0)).or_default().push(Shard {
-                shard: ShardId(row.get(1)),
-                sweep_group: SweepGroup(row.get(2)),
-                longpoll: row.get(3),
+            by_feed.entry(row.take(0)?).or_default().push(Shard {
+                shard: ShardId(row.take(1)?),
+                sweep_group: SweepGroup(row.take(2)?),
+                longpoll: row.take(3)?,
             });
         }
-        Ok(feeds
+        feeds
             .iter()
             .map(|row| {
-                let id: i16 = row.get(0);
-                Feed {
+                let id: i16 = row.take(0)?;
+                Ok(Feed {
                     id: FeedId(id),
-                    name: FeedName::trusted(row.get(1)),
-                    comment: row.get(2),
+                    name: FeedName::trusted(row.take(1)?),
+                    comment: row.take(2)?,
                     shards: by_feed.remove(&id).unwrap_or_default(),
-                    source: source(row),
-                }
+                    source: source(row)?,
+                    retention: Retention::of_milliseconds(row.take(12)?, row.take(13)?),
+                })
             })
-            .collect())
+            .collect()
     }
 
     pub(crate) async fn read(
@@ -90,16 +93,17 @@ impl Session {
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
             .await
             .map_err(db)?;
-        Ok(rows
-            .iter()
-            .map(|row| ShardState {
-                shard: ShardId(row.get(0)),
-                sweep_group: SweepGroup(row.get(1)),
-                last: Cursor::Number(row.get(2)),
-                pending: row.get(3),
-                since_ms: row.get(4),
+        rows.iter()
+            .map(|row| {
+                Ok(ShardState {
+                    shard: ShardId(row.take(0)?),
+                    sweep_group: SweepGroup(row.take(1)?),
+                    last: Cursor::Number(row.take(2)?),
+                    pending: row.take(3)?,
+                    since_ms: row.take(4)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }
 
@@ -133,21 +137,24 @@ pub(crate) async fn create(client: &impl GenericClient, new: &NewFeed) -> Result
             })
             .collect(),
         source,
+        retention: new.retention,
     })
 }
 
-/// Writes the comment and the sweep groups of a feed. A sweep of the old group that runs meanwhile
+/// Writes the comment, the retention and the sweep groups of a feed, and whether it keeps images. A sweep of the old group that runs meanwhile
 /// holds the shard, and is merely the last of its kind.
 pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<()> {
+    let (after, unread) = Retention::milliseconds(feed.retention.as_ref());
     let found = client
         .execute(
-            "update changefeed.feed set comment = $2 where feed_id = $1",
-            &[&feed.id.0, &feed.comment],
+            "update changefeed.feed set comment = $2, trim_after_ms = $3, trim_unread_after_ms = $4 \
+             where feed_id = $1",
+            &[&feed.id.0, &feed.comment, &after, &unread],
         )
         .await
         .map_err(db)?;
     if found == 0 {
-        return Err(gone(feed));
+        return Err(words::feed_gone(&feed.name));
     }
     for shard in &feed.shards {
         client
@@ -158,6 +165,22 @@ pub(crate) async fn change(client: &impl GenericClient, feed: &Feed) -> Result<(
             )
             .await
             .map_err(db)?;
+    }
+    let Some(source @ Source::Captured { images, .. }) = &feed.source else {
+        return Ok(());
+    };
+    let changed = client
+        .execute(
+            "update changefeed.feed_source set images = $2 where feed_id = $1 and images <> $2",
+            &[&feed.id.0, images],
+        )
+        .await
+        .map_err(db)?;
+    if changed > 0
+        && let Some(stored) = StoredSource::load(client, feed.id).await?
+    {
+        let table = stored.captured_table(client, feed).await?;
+        capture::write_function(client, feed.id, &table, source, stored.shards).await?;
     }
     Ok(())
 }
@@ -199,7 +222,7 @@ pub(crate) async fn drop(client: &impl GenericClient, feed: &Feed) -> Result<()>
         .await
         .map_err(|e| in_use(db(e), &"a captured table or a feed"))?;
     if dropped == 0 {
-        return Err(gone(feed));
+        return Err(words::feed_gone(&feed.name));
     }
     Ok(())
 }
@@ -219,19 +242,22 @@ async fn unlink(client: &impl GenericClient, feed: &Feed) -> Result<()> {
     Ok(())
 }
 
-fn gone(feed: &Feed) -> Error {
-    Error::not_found(format!("feed '{}' is already gone", feed.name))
-}
-
 /// Inserts the feed, under the next free number if none is given.
 pub(crate) async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> Result<FeedId> {
+    let (after, unread) = Retention::milliseconds(new.retention.as_ref());
     let row = client
         .query_one(
-            "insert into changefeed.feed (feed_id, name, comment) \
+            "insert into changefeed.feed (feed_id, name, comment, trim_after_ms, trim_unread_after_ms) \
              values (coalesce($1::smallint, (select coalesce(max(feed_id), 0) + 1 from changefeed.feed)), \
-                     $2, $3) \
+                     $2, $3, $4, $5) \
              returning feed_id",
-            &[&new.id.map(|id| id.0), &new.name.as_str(), &new.comment],
+            &[
+                &new.id.map(|id| id.0),
+                &new.name.as_str(),
+                &new.comment,
+                &after,
+                &unread,
+            ],
         )
         .await
         .map_err(|e| {
@@ -240,14 +266,13 @@ pub(crate) async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> R
                 .and_then(|d| d.constraint())
                 .unwrap_or_default();
             let taken = e.code() == Some(&SqlState::UNIQUE_VIOLATION);
-            let what = match (taken, constraint, new.id) {
-                (true, "feed_pkey", Some(id)) => format!("there is already a feed with id {id}"),
-                (true, ..) => format!("there is already a feed '{}'", new.name),
-                _ => return db(e),
-            };
-            Error::new(Kind::AlreadyExists, what).advise("`changefeed feed list` shows the feeds")
+            match (taken, constraint, new.id) {
+                (true, "feed_pkey", Some(id)) => words::feed_id_taken(id),
+                (true, ..) => words::feed_name_taken(&new.name),
+                _ => db(e),
+            }
         })?;
-    Ok(FeedId(row.get(0)))
+    Ok(FeedId(row.take(0)?))
 }
 
 /// Records where the rows are and, for a captured table, creates its trigger. Returns the source
@@ -259,10 +284,7 @@ async fn attach(
     shards: i16,
 ) -> Result<Source> {
     let Some(table) = source.table() else {
-        return Err(
-            Error::invalid("a feed of events is made by an event trigger")
-                .advise("use `changefeed trigger create … --feed NAME`"),
-        );
+        return Err(words::feed_of_events());
     };
     let table = Table::find(client, table).await?;
     capture::check_foreign(&table)?;
@@ -275,12 +297,20 @@ async fn attach(
         ..Stored::default()
     };
     let named = match source {
-        Source::Captured { .. } => {
+        Source::Captured { when, columns, .. } => {
             capture::check(&table)?;
-            capture::install(client, feed, &table, source.shard_by(), shards).await?;
+            capture::check_immediate(&table)?;
+            Filter::of(&table, source)?.check(client).await?;
+            capture::install(client, feed, &table, source, shards).await?;
+            stored.images = source.keeps_images();
+            stored.condition = when.as_deref();
+            stored.columns = columns.as_deref();
             Source::Captured {
                 table: table.name.clone(),
                 shard_by,
+                images: stored.images,
+                when: when.clone(),
+                columns: columns.clone(),
             }
         }
         Source::Joined {
@@ -329,8 +359,8 @@ async fn attach(
         .execute(
             "insert into changefeed.feed_source \
              (feed_id, kind, source, change_id_column, shard_by, shards, ulid_feed, shard_column, \
-              ulid_column, key_names, key_places, key_of) \
-             values ($1, $2, $3::oid::regclass, $4, $5, $6, $7, $8, $9, $10, $11, \
+              ulid_column, key_names, key_places, images, condition, columns, key_of) \
+             values ($1, $2, $3::oid::regclass, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
                      changefeed.place_of($3))",
             &[
                 &feed.0,
@@ -344,6 +374,9 @@ async fn attach(
                 &stored.ulid_column,
                 &key_names,
                 &key_places,
+                &stored.images,
+                &stored.condition,
+                &stored.columns,
             ],
         )
         .await
@@ -359,10 +392,10 @@ async fn refuse_unreadable(client: &impl GenericClient, feed: FeedId, kind: &str
         .query_one(include_str!("sql/feed_unreadable.sql"), &[&feed.0, &kind])
         .await
         .map_err(db)?;
-    match row.get::<_, Option<String>>(0) {
+    match row.take::<Option<String>>(0)? {
         None => Ok(()),
         Some(problem) => {
-            let advice: Option<String> = row.get(1);
+            let advice: Option<String> = row.take(1)?;
             Err(Error::invalid(problem).advise(advice.unwrap_or_default()))
         }
     }
@@ -376,31 +409,42 @@ struct Stored<'a> {
     ulid_feed: Option<Uuid>,
     shard_column: Option<&'a str>,
     ulid_column: Option<&'a str>,
+    images: bool,
+    condition: Option<&'a str>,
+    columns: Option<&'a [String]>,
 }
 
-fn source(row: &tokio_postgres::Row) -> Option<Source> {
-    let kind: Option<String> = row.get(3);
+fn source(row: &tokio_postgres::Row) -> Result<Option<Source>> {
+    let Some(kind) = row.take::<Option<String>>(3)? else {
+        return Ok(None);
+    };
     let table = match (
-        row.get::<_, Option<String>>(4),
-        row.get::<_, Option<String>>(5),
+        row.take::<Option<String>>(4)?,
+        row.take::<Option<String>>(5)?,
     ) {
         (Some(schema), Some(name)) => TableName::qualified(schema, name),
         _ => TableName::unqualified("(dropped)"),
     };
-    let shard_by: Option<String> = row.get(7);
-    Some(match kind?.as_str() {
+    let shard_by: Option<String> = row.take(7)?;
+    Ok(Some(match kind.as_str() {
         "joined" => Source::Joined {
             table,
-            change_id_column: row.get(6),
+            change_id_column: row.take(6)?,
             shard_by,
         },
         "events" => Source::Events,
         "ulid" => Source::Ulid {
-            feed: row.get(8),
+            feed: row.take(8)?,
             table,
-            shard_column: row.get(9),
-            ulid_column: row.get(10),
+            shard_column: row.take(9)?,
+            ulid_column: row.take(10)?,
         },
-        _ => Source::Captured { table, shard_by },
-    })
+        _ => Source::Captured {
+            table,
+            shard_by,
+            images: row.take(11)?,
+            when: row.take(14)?,
+            columns: row.take(15)?,
+        },
+    }))
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use changefeed_core::{Announcement, Instance, Result};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -51,19 +52,20 @@ impl Session {
             .query(include_str!("sql/instances.sql"), &[])
             .await
             .map_err(db)?;
-        Ok(rows
-            .iter()
-            .map(|row| Instance {
-                name: row.get(0),
-                roles: words(row.get(1)),
-                address: row.get(2),
-                version: row.get(3),
-                up_ms: row.get(4),
-                seen_ms: row.get(5),
-                // Whatever another version wrote must not hide the instance.
-                tallies: serde_json::from_str(row.get(6)).unwrap_or_default(),
+        rows.iter()
+            .map(|row| {
+                Ok(Instance {
+                    name: row.take(0)?,
+                    roles: words(row.take(1)?),
+                    address: row.take(2)?,
+                    version: row.take(3)?,
+                    up_ms: row.take(4)?,
+                    seen_ms: row.take(5)?,
+                    // Whatever another version wrote must not hide the instance.
+                    tallies: serde_json::from_str(row.take(6)?).unwrap_or_default(),
+                })
             })
-            .collect())
+            .collect()
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{Lease, LeaseHolder, Result};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -18,7 +19,7 @@ impl Session {
         let asked = Instant::now();
         let client = &**self;
         let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
-        // Whoever may only sweep is granted this one; the other needs rights on the table.
+        // A user that may only sweep may call this function; the other needs rights on the table.
         let take = if name.starts_with("sweep/") && milliseconds <= 60_000 {
             "select generation, renewal, held_for from changefeed.take_lease($1, $2, $3, $4)"
         } else {
@@ -31,11 +32,11 @@ impl Session {
             .query_one(&statement, &[&name, &owner, &milliseconds, &stale])
             .await
             .map_err(db)?;
-        if let (Some(renewal), Some(held_for)) = (row.get(1), row.get::<_, Option<i32>>(2)) {
+        if let (Some(renewal), Some(held_for)) = (row.take(1)?, row.take::<Option<i32>>(2)?) {
             let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
             sightings.held(name, renewal, held_for, Instant::now());
         }
-        let Some(generation) = row.get::<_, Option<i64>>(0) else {
+        let Some(generation) = row.take::<Option<i64>>(0)? else {
             return Ok(None);
         };
         sightings.granted(name);
@@ -64,7 +65,7 @@ impl Session {
             .await
             .map_err(db)?;
         let row = client.query_one(&statement, &[]).await.map_err(db)?;
-        let stepped: Option<i64> = row.get(0);
+        let stepped: Option<i64> = row.take(0)?;
         Ok(stepped.map(|ms| Duration::from_millis(u64::try_from(ms).unwrap_or_default())))
     }
 
@@ -79,14 +80,15 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(rows
-            .iter()
-            .map(|row| LeaseHolder {
-                name: row.get(0),
-                owner: row.get(1),
-                generation: row.get(2),
-                expires_in_ms: row.get(3),
+        rows.iter()
+            .map(|row| {
+                Ok(LeaseHolder {
+                    name: row.take(0)?,
+                    owner: row.take(1)?,
+                    generation: row.take(2)?,
+                    expires_in_ms: row.take(3)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }

@@ -12,6 +12,7 @@ mod connect;
 mod consumers;
 mod definitions;
 mod encoding;
+mod erase;
 mod error;
 mod event_backfill;
 mod event_capture;
@@ -20,8 +21,9 @@ mod event_drift;
 mod event_feeds;
 mod event_log;
 mod events;
-mod feed_findings;
+mod feed_drift;
 mod feeds;
+mod filter;
 mod floors;
 mod instances;
 mod leases;
@@ -30,6 +32,7 @@ mod names;
 mod patience;
 mod quote;
 mod read;
+mod row;
 mod schema;
 mod session;
 mod source;
@@ -54,9 +57,9 @@ mod watches;
 use std::sync::Arc;
 
 use changefeed_core::Result;
-pub use connect::place;
+pub use connect::{place, session};
 pub use consumers::{advance_consumer, consume};
-pub use schema::migration_script;
+pub use schema::{MIGRATIONS, migration_script};
 pub use tokio_postgres;
 pub use ulids::UlidTransaction;
 
@@ -69,7 +72,7 @@ pub struct PostgresStore {
 struct Inner {
     door: session::Door,
     known: Arc<session::Known>,
-    listener: wake::Listener,
+    ear: wake::Ear,
     prober: wake::Prober,
     watch_prober: wake::WatchProber,
 }
@@ -82,7 +85,7 @@ impl PostgresStore {
             inner: Arc::new(Inner {
                 door: session::Door::new(connect::Target::parse(url)?)?,
                 known: Arc::default(),
-                listener: wake::Listener::default(),
+                ear: wake::Ear::default(),
                 prober: wake::Prober::default(),
                 watch_prober: wake::WatchProber::default(),
             }),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use changefeed_core::{Finding, Kind, Result, Severity};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 /// Longer than a sweep or a claim keeps a lock.
@@ -18,7 +19,7 @@ struct Locker {
 }
 
 impl Session {
-    pub(crate) async fn look_at_locks(&self) -> Result<Vec<Finding>> {
+    pub(crate) async fn lock_findings(&self) -> Result<Vec<Finding>> {
         let shards = include_str!("sql/shards_locked.sql");
         let mut findings = self.look_at("shard_definition", shards).await?;
         let triggers = include_str!("sql/triggers_locked.sql");
@@ -51,15 +52,15 @@ impl Session {
         let who = join(|l| &l.who, ", or ");
         let advice = join(|l| &l.advice, ", or ");
         let findings = locked.iter().map(|row| {
-            let (subject, what): (String, String) = (row.get(0), row.get(1));
-            Finding::new(
+            let (subject, what): (String, String) = (row.take(0)?, row.take(1)?);
+            Ok(Finding::new(
                 Severity::Problem,
                 subject,
                 format!("{what}; the lock is held by {who}"),
                 format!("end that transaction, or if it was forgotten: {advice}"),
-            )
+            ))
         });
-        Ok(findings.collect())
+        findings.collect()
     }
 
     async fn lockers(&self, table: &str) -> Result<Vec<Locker>> {
@@ -67,13 +68,14 @@ impl Session {
             .query(include_str!("sql/lockers.sql"), &[&table])
             .await
             .map_err(db)?;
-        Ok(rows
-            .iter()
-            .map(|row| Locker {
-                transaction: row.get(0),
-                who: row.get(1),
-                advice: row.get(2),
+        rows.iter()
+            .map(|row| {
+                Ok(Locker {
+                    transaction: row.take(0)?,
+                    who: row.take(1)?,
+                    advice: row.take(2)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }

@@ -6,6 +6,7 @@ use tokio_postgres::{GenericClient, SimpleQueryMessage};
 
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 
 /// The table that a name means, by its number; none if there is no such table.
 pub(crate) async fn find(client: &impl GenericClient, name: &TableName) -> Result<Option<u32>> {
@@ -21,7 +22,7 @@ pub(crate) async fn find(client: &impl GenericClient, name: &TableName) -> Resul
     let mut found = None;
     for message in client.simple_query(&sql).await.map_err(db)? {
         if let SimpleQueryMessage::Row(row) = message {
-            // The last row is the one that counts: the first is of the path.
+            // The last row counts: the first is that of the path.
             found = row.get(0).and_then(|text| text.parse().ok());
         }
     }
@@ -44,8 +45,8 @@ pub(crate) async fn quoted(
         };
         quoted.push(match known {
             Some(row) => quote::table(&TableName::qualified(
-                row.get::<_, String>(0),
-                row.get::<_, String>(1),
+                row.take::<String>(0)?,
+                row.take::<String>(1)?,
             )),
             None => quote::table(name),
         });

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use changefeed_core::{Error, Kind, Result};
+use changefeed_core::{Error, Kind, Result, words};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -28,15 +28,10 @@ impl Patience {
     }
 }
 
-/// Says which table was waited for in vain.
+/// Adds the table whose lock was not granted to an error.
 pub(crate) fn in_use(error: Error, table: &dyn Display) -> Error {
     if error.kind() != Kind::Busy {
         return error;
     }
-    Error::new(
-        Kind::Busy,
-        format!("somebody has been writing to {table} for too long"),
-    )
-    .advise("try again when there are no long transactions on it")
-    .caused_by(error)
+    words::table_in_use(table).caused_by(error)
 }

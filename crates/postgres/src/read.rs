@@ -1,8 +1,8 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, PAGE_BYTES, Page, Result,
-    ShardId,
+    After, Bounds, Change, Content, Cursor, Error, Feed, Incarnation, Kind, Op, PAGE_BYTES, Page,
+    Result, ShardId, raw_json,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
@@ -10,11 +10,12 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::encoding::Lossy;
 use crate::error::{db, is_replaced, is_unknown};
+use crate::row::Cells;
 use crate::session::Session;
 use crate::typed::NoValue;
 
 /// One call does all of it: see `changefeed.page` in `migrations/0004_watches.sql`.
-const PAGE: &str = "select change_sequence_number, change_id, kind, old, new \
+const PAGE: &str = "select change_sequence_number, change_id, kind, op, key, old, new \
                     from changefeed.page($1, $2, $3, $4, $5, $6)";
 
 impl Session {
@@ -31,9 +32,9 @@ impl Session {
             After::Cursor(Cursor::Number(number)) => Some(number),
             // What is asked for lies in the future, or does not belong here.
             After::Last | After::Time(_) | After::Cursor(_) => {
-                let bounds = self.bounds(feed, shard).await?;
+                let (bounds, incarnation) = self.bounds(feed, shard).await?;
                 let start = bounds.begin(feed, shard, after)?;
-                return Ok(Page::empty(Cursor::Number(start)));
+                return Ok(Page::empty(Cursor::Number(start), incarnation));
             }
         };
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
@@ -56,8 +57,9 @@ impl Session {
         };
         Ok(Page {
             changes: changes.iter().map(change).collect::<Result<_>>()?,
-            next: Cursor::Number(end.get(0)),
-            more: end.get::<_, &str>(2) == "more",
+            next: Cursor::Number(end.take(0)?),
+            more: end.take::<&str>(2)? == "more",
+            incarnation: end.take::<&str>(3)?.parse()?,
         })
     }
 
@@ -87,16 +89,30 @@ impl Session {
         }
     }
 
-    async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<Bounds> {
+    pub(crate) async fn incarnation(&self) -> Result<Incarnation> {
+        self.incarnation_by("select changefeed.incarnation()").await
+    }
+
+    pub(crate) async fn recover(&self) -> Result<Incarnation> {
+        self.incarnation_by("select changefeed.recover()").await
+    }
+
+    async fn incarnation_by(&self, sql: &str) -> Result<Incarnation> {
+        let row = self.query_one(sql, &[]).await.map_err(db)?;
+        row.take::<&str>(0)?.parse()
+    }
+
+    async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<(Bounds, Incarnation)> {
         let row = self
             .query_opt(include_str!("sql/bounds.sql"), &[&feed.id.0, &shard.0])
             .await
             .map_err(db)?
             .ok_or_else(|| feed.unknown_shard(shard))?;
-        Ok(Bounds {
-            last: row.get(0),
-            trimmed_to: row.get(1),
-        })
+        let bounds = Bounds {
+            last: row.take(0)?,
+            trimmed_to: row.take(1)?,
+        };
+        Ok((bounds, row.take::<&str>(2)?.parse()?))
     }
 }
 
@@ -106,21 +122,24 @@ pub(crate) fn without_end() -> Error {
 }
 
 fn change(row: &Row) -> Result<Change> {
-    let kind: &str = row.get(2);
-    let image = |place: usize| row.get::<_, Option<Lossy>>(place).map(raw).transpose();
-    let content = match kind {
+    let json = |place: usize| row.take::<Option<Lossy>>(place)?.map(raw).transpose();
+    let content = match row.take(2)? {
         "u" => Content::Unknown,
         "g" => Content::Gone,
-        "r" => content(row.get(4))?,
-        letter => Content::Event {
-            op: Operation::from_letter(letter)?,
-            old: image(3)?,
-            new: image(4)?,
+        "i" => Content::Images {
+            old: json(5)?,
+            new: json(6)?,
         },
+        _ => content(row.take(6)?)?,
     };
     Ok(Change {
-        cursor: Cursor::Number(row.get(0)),
-        change_id: Some(row.get(1)),
+        cursor: Cursor::Number(row.take(0)?),
+        change_id: Some(row.take(1)?),
+        op: row
+            .take::<Option<&str>>(3)?
+            .map(Op::from_letter)
+            .transpose()?,
+        key: json(4)?,
         content,
     })
 }
@@ -134,11 +153,5 @@ pub(crate) fn content(json: Option<Lossy>) -> Result<Content> {
 }
 
 fn raw(Lossy(json): Lossy) -> Result<Box<RawValue>> {
-    RawValue::from_string(json).map_err(|e| {
-        Error::new(
-            Kind::Database,
-            "the database returned a row that is not JSON",
-        )
-        .caused_by(e)
-    })
+    raw_json(json)
 }

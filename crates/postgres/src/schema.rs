@@ -1,28 +1,38 @@
 //! Installing and removing the schema.
 
-use changefeed_core::{Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState};
+use changefeed_core::{
+    Error, Finding, Kind, Migration, MigrationStep, Result, SCHEMA_VERSION, SchemaState, words,
+};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::surroundings;
 
 /// Every step, by ascending version.
-const MIGRATIONS: [(i32, &str); 6] = [
-    (1, include_str!("../migrations/0001_feeds.sql")),
-    (2, include_str!("../migrations/0002_ulids.sql")),
-    (3, include_str!("../migrations/0003_events.sql")),
-    (4, include_str!("../migrations/0004_watches.sql")),
-    (5, include_str!("../migrations/0005_access.sql")),
-    (6, include_str!("../migrations/0006_clean_up.sql")),
+pub const MIGRATIONS: &[MigrationStep] = &[
+    step(1, include_str!("../migrations/0001_feeds.sql")),
+    step(2, include_str!("../migrations/0002_ulids.sql")),
+    step(3, include_str!("../migrations/0003_events.sql")),
+    step(4, include_str!("../migrations/0004_watches.sql")),
+    step(5, include_str!("../migrations/0005_access.sql")),
+    step(6, include_str!("../migrations/0006_clean_up.sql")),
 ];
+
+const fn step(version: i32, sql: &'static str) -> MigrationStep {
+    MigrationStep { version, sql }
+}
+
+/// Where it is noted which of them were applied.
+const RECORD: &str = "changefeed.schema_version";
 
 /// An arbitrary key for the advisory lock that keeps migrations apart.
 const MIGRATION_LOCK: i64 = 0x6368_616e_6765_6664;
 
 /// The SQL that installs everything into an empty database, for people who run it themselves.
 pub fn migration_script() -> String {
-    let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, sql)| *sql).collect();
+    let steps: Vec<String> = MIGRATIONS.iter().map(|s| s.recorded_in(RECORD)).collect();
     format!("begin;\n\n{}\ncommit;\n", steps.join("\n"))
 }
 
@@ -36,17 +46,19 @@ pub(crate) async fn installed(client: &impl GenericClient) -> Result<SchemaState
         )
         .await
         .map_err(db)?;
-    if !row.get::<_, bool>(0) {
+    if !row.take::<bool>(0)? {
         return Ok(SchemaState::Missing);
     }
-    let row = client
-        .query_one(
-            "select coalesce(max(version), 0) from changefeed.schema_version",
+    let rows = client
+        .query(
+            "select version, checksum from changefeed.schema_version",
             &[],
         )
         .await
         .map_err(db)?;
-    Ok(SchemaState::At(row.get(0)))
+    let applied = rows.iter().map(|row| Ok((row.take(0)?, row.take(1)?)));
+    let applied = applied.collect::<Result<Vec<(i32, String)>>>()?;
+    Ok(SchemaState::of(&applied, MIGRATIONS))
 }
 
 impl Session {
@@ -65,9 +77,11 @@ impl Session {
         let state = installed(&*transaction).await?;
         let pending = state.pending()?;
         let from = pending.start() - 1;
-        for (version, sql) in MIGRATIONS {
+        for step in MIGRATIONS {
+            let version = step.version;
             if pending.contains(&version) {
-                transaction.batch_execute(sql).await.map_err(|e| {
+                let sql = step.recorded_in(RECORD);
+                transaction.batch_execute(&sql).await.map_err(|e| {
                     let error = db(e);
                     let advice = match error.kind() {
                         Kind::Permission => {
@@ -119,14 +133,10 @@ impl Session {
             .await
             .map_err(db)?
             .iter()
-            .map(|row| row.get(0))
-            .collect();
+            .map(|row| row.take(0))
+            .collect::<Result<_>>()?;
         if !foreign.is_empty() {
-            return Err(Error::invalid(format!(
-                "the schema changefeed also holds tables that are not ours: {}",
-                foreign.join(", ")
-            ))
-            .advise(
+            return Err(words::foreign_tables(&foreign).advise(
                 "move them to another schema; a user called 'changefeed' creates tables here",
             ));
         }

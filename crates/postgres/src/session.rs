@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use changefeed_core::{Error, Kind, Result, Sightings, WakeHub, WatchPlace, require_current};
+use changefeed_core::{Error, Result, Sightings, WakeHub, WatchPlace, require_current, words};
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
 use crate::error::db;
 use crate::surroundings::refuse_strangers;
-use crate::{backlog, encoding, event_claim, floors, schema, source};
+use crate::{backlog, encoding, event_claim, floors, schema, source, sweep};
 
 /// How long a call waits for a connection that others have.
 const QUEUE: Duration = Duration::from_secs(30);
@@ -69,6 +69,7 @@ pub(crate) struct Known {
     pub(crate) walks: event_claim::Walks,
     pub(crate) backlogs: backlog::Backlogs,
     pub(crate) sightings: Sightings,
+    pub(crate) quiet: sweep::Quiet,
 }
 
 /// A connection for the time of one call.
@@ -188,11 +189,7 @@ pub(crate) async fn lend<T>(
     act: impl AsyncFnOnce(&mut Session) -> Result<T>,
 ) -> Result<T> {
     if IN_A_CALL.try_with(|()| ()).is_ok() {
-        return Err(Error::new(
-            Kind::Database,
-            "a call of the store asked for a second connection",
-        )
-        .advise("this is a defect of changefeed; please report it"));
+        return Err(words::second_connection());
     }
     let mut lent = Lent {
         session: Some(Session {
@@ -266,38 +263,20 @@ impl Drop for Lent {
     }
 }
 
-/// A connection of a pool, if one is to be had in time.
+/// A connection of a pool, if one is free in time.
 async fn connection(pool: &Pool) -> Result<Object> {
     let got = tokio::time::timeout(QUEUE, pool.get()).await.map_err(|_| {
-        Error::new(
-            Kind::Unavailable,
-            format!(
-                "all {} connections to the database were in use for {} seconds",
-                pool.status().max_size,
-                QUEUE.as_secs()
-            ),
-        )
-        .advise("try again, or allow more with max_connections in the database URL")
+        words::connections_in_use(pool.status().max_size, QUEUE)
+            .advise("try again, or allow more with max_connections in the database URL")
     })?;
     got.map_err(|e| match e {
         PoolError::Backend(e) => db(e),
         PoolError::PostCreateHook(HookError::Backend(e)) => db(e),
         PoolError::PostCreateHook(HookError::Message(_)) => pooled(),
-        other => Error::new(
-            Kind::Unavailable,
-            "no connection to the database is to be had",
-        )
-        .caused_by(other),
+        other => words::no_connection().caused_by(other),
     })
 }
 
 fn no_answer(limit: Limit) -> Error {
-    Error::new(
-        Kind::Unavailable,
-        format!(
-            "the database did not answer within {} seconds",
-            limit.client.as_secs()
-        ),
-    )
-    .advise("look at pg_stat_activity for what it is doing; it is not known whether this was done")
+    words::no_answer(limit.client, "pg_stat_activity")
 }

@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use changefeed_core::{Error, Feed, FeedId, Result, TableName};
-use tokio_postgres::GenericClient;
+use changefeed_core::{Error, Feed, FeedId, Result, TableName, words};
 use tokio_postgres::types::Type;
+use tokio_postgres::{GenericClient, Row};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::{names, quote};
 
@@ -55,6 +56,8 @@ pub(crate) struct Table {
     pub(crate) name: TableName,
     /// `r` table, `p` partitioned table, `v` view, …
     pub(crate) relkind: String,
+    /// Whether its primary key is checked at the end of a statement or transaction only.
+    pub(crate) deferrable: bool,
     pub(crate) key: Vec<Column>,
     pub(crate) columns: Vec<Column>,
 }
@@ -87,7 +90,7 @@ impl Table {
             )
             .await
             .map_err(db)?;
-        Ok(row_type(row.get(0)))
+        Ok(row_type(row.take(0)?))
     }
 
     /// Reads the catalogue; `None` if there is no such table any more.
@@ -99,33 +102,35 @@ impl Table {
         else {
             return Ok(None);
         };
-        let name = TableName::qualified(row.get::<_, String>(0), row.get::<_, String>(1));
+        let name = TableName::qualified(row.take::<String>(0)?, row.take::<String>(1)?);
         let columns = client
             .query(include_str!("sql/columns.sql"), &[&oid])
             .await
             .map_err(db)?;
-        let column = |row: &tokio_postgres::Row| Column {
-            name: row.get(0),
-            type_sql: row.get(1),
-            base_type: row.get(3),
-            type_oid: row.get(4),
-            place: row.get(5),
-        };
-        let mut key: Vec<(i32, Column)> = columns
-            .iter()
-            .filter_map(|row| {
-                row.get::<_, Option<i32>>(2)
-                    .map(|place| (place, column(row)))
+        let column = |row: &Row| {
+            Ok(Column {
+                name: row.take(0)?,
+                type_sql: row.take(1)?,
+                base_type: row.take(3)?,
+                type_oid: row.take(4)?,
+                place: row.take(5)?,
             })
-            .collect();
+        };
+        let mut key: Vec<(i32, Column)> = Vec::new();
+        for row in &columns {
+            if let Some(place) = row.take(2)? {
+                key.push((place, column(row)?));
+            }
+        }
         key.sort_by_key(|(place, _)| *place);
         Ok(Some(Table {
             oid,
             sql: quote::table(&name),
             name,
-            relkind: row.get(2),
+            relkind: row.take(2)?,
+            deferrable: row.take(3)?,
             key: key.into_iter().map(|(_, column)| column).collect(),
-            columns: columns.iter().map(column).collect(),
+            columns: columns.iter().map(column).collect::<Result<_>>()?,
         }))
     }
 
@@ -133,8 +138,7 @@ impl Table {
     pub(crate) fn column(&self, name: &str) -> Result<&Column> {
         self.columns.iter().find(|c| c.name == name).ok_or_else(|| {
             let known: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
-            Error::not_found(format!("table {} has no column '{name}'", self.name))
-                .advise(format!("its columns are {}", known.join(", ")))
+            words::no_column(&self.name, name, &known)
         })
     }
 
@@ -174,7 +178,7 @@ pub(crate) fn key_array(columns: &[Column], alias: &str) -> String {
 }
 
 fn missing(name: &TableName) -> Error {
-    Error::not_found(format!("there is no table {name}"))
+    words::no_table(name)
         .advise("write it as in SQL, with its schema if it is not in the search path")
 }
 
@@ -185,25 +189,55 @@ pub(crate) struct StoredSource {
     pub(crate) change_id_column: Option<String>,
     pub(crate) shard_by: Option<String>,
     pub(crate) shards: i16,
+    pub(crate) images: bool,
 }
 
 impl StoredSource {
     pub(crate) async fn load(client: &impl GenericClient, feed: FeedId) -> Result<Option<Self>> {
         let row = client
             .query_opt(
-                "select kind = 'captured', source::oid, change_id_column, shard_by, shards \
+                "select kind = 'captured', source::oid, change_id_column, shard_by, shards, images \
                  from changefeed.feed_source where feed_id = $1 and source is not null",
                 &[&feed.0],
             )
             .await
             .map_err(db)?;
-        Ok(row.map(|row| StoredSource {
-            captured: row.get(0),
-            oid: row.get(1),
-            change_id_column: row.get(2),
-            shard_by: row.get(3),
-            shards: row.get(4),
-        }))
+        let source = |row: Row| {
+            Ok(StoredSource {
+                captured: row.take(0)?,
+                oid: row.take(1)?,
+                change_id_column: row.take(2)?,
+                shard_by: row.take(3)?,
+                shards: row.take(4)?,
+                images: row.take(5)?,
+            })
+        };
+        row.map(source).transpose()
+    }
+
+    /// The table with the columns that the feed knows its rows by as its key, whatever its primary key is by now.
+    pub(crate) async fn captured_table(
+        &self,
+        client: &impl GenericClient,
+        feed: &Feed,
+    ) -> Result<Table> {
+        let mut table = self.table(client, feed).await?;
+        let row = client
+            .query_one(
+                "select changefeed.key_numbers(f), l.problem, l.advice from changefeed.feed_source f, \
+                 changefeed.lost_key(f.feed_id) l where f.feed_id = $1",
+                &[&feed.id.0],
+            )
+            .await
+            .map_err(db)?;
+        if let Some(problem) = row.take::<Option<String>>(1)? {
+            let advice: Option<String> = row.take(2)?;
+            return Err(Error::invalid(problem).advise(advice.unwrap_or_default()));
+        }
+        let places: Vec<i16> = row.take(0)?;
+        let column = |place: &i16| table.columns.iter().find(|c| c.place == *place);
+        table.key = places.iter().filter_map(column).cloned().collect();
+        Ok(table)
     }
 
     /// The table, or an error that says that it was dropped.
@@ -243,17 +277,20 @@ impl Session {
         }
         let row = self
             .query_opt(
-                "select c.reltype from changefeed.feed_source f \
+                "select c.reltype, f.images from changefeed.feed_source f \
                  left join pg_catalog.pg_class c on c.oid = f.source \
                  where f.feed_id = $1 and f.source is not null",
                 &[&feed.id.0],
             )
             .await
             .map_err(db)?;
-        let found = match row.map(|row| row.get::<_, Option<u32>>(0)) {
+        let found = row.map(|row| Ok((row.take::<Option<u32>>(0)?, row.take(1)?)));
+        let found = match found.transpose()? {
             None => Type::TEXT,
-            Some(Some(oid)) => row_type(oid),
-            Some(None) => return Err(feed.table_dropped()),
+            Some((Some(oid), _)) => row_type(oid),
+            // What it has kept is there without the table.
+            Some((None, true)) => return Ok(Type::TEXT),
+            Some((None, false)) => return Err(feed.table_dropped()),
         };
         self.known.row_types.all().insert(feed.id, found.clone());
         Ok(found)

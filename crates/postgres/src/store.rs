@@ -6,10 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use changefeed_core::{
     AccessStore, AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
-    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
+    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect, Erased,
     EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished,
-    Fold, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
-    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result,
+    Incarnation, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
+    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, Retention,
     SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
     SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
     UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
@@ -17,6 +17,7 @@ use changefeed_core::{
 use serde_json::value::RawValue;
 
 use crate::PostgresStore;
+use crate::filter::DIALECT;
 use crate::session::{Limit, Session};
 
 impl PostgresStore {
@@ -64,11 +65,7 @@ impl SchemaStore for PostgresStore {
 #[async_trait]
 impl FeedStore for PostgresStore {
     fn dialect(&self) -> Dialect {
-        Dialect {
-            fold: Fold::Lower,
-            backslashes: true,
-            distinct_from: true,
-        }
+        DIALECT
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
@@ -102,9 +99,23 @@ impl FeedStore for PostgresStore {
             .await
     }
 
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
-        self.call(Limit::LONG, async |s| s.trim(feed, age, batch).await)
+    async fn trim(&self, feed: &Feed, retention: Retention, batch: usize) -> Result<Trimmed> {
+        self.call(Limit::LONG, async |s| s.trim(feed, retention, batch).await)
             .await
+    }
+
+    async fn erase(&self, table: &TableName, key: &[(String, String)]) -> Result<Erased> {
+        self.call(Limit::ADMIN, async |s| s.erase(table, key).await)
+            .await
+    }
+
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.call(Limit::BRIEF, async |s| s.incarnation().await)
+            .await
+    }
+
+    async fn recover(&self) -> Result<Incarnation> {
+        self.call(Limit::ADMIN, async |s| s.recover().await).await
     }
 }
 
@@ -250,9 +261,9 @@ impl TriggerStore for PostgresStore {
         let mut findings = self
             .call(Limit::LONG, async |s| s.capture_findings().await)
             .await?;
-        let feeds = self.call(Limit::STEPS, async |s| s.look_at_feeds().await);
+        let feeds = self.call(Limit::STEPS, async |s| s.feed_findings().await);
         findings.extend(feeds.await?);
-        let locked = self.call(Limit::LONG, async |s| s.look_at_locks().await);
+        let locked = self.call(Limit::LONG, async |s| s.lock_findings().await);
         findings.extend(locked.await?);
         Ok(findings)
     }

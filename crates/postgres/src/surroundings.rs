@@ -6,6 +6,7 @@ use changefeed_core::{Error, Finding, Kind, Result, Severity};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
+use crate::row::Cells;
 
 /// The oldest server that our functions run on.
 const OLDEST: i32 = 130_000;
@@ -22,10 +23,10 @@ pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
         .map_err(db)?;
     let answered = SystemTime::now();
     let mut findings = vec![
-        version(row.get(0), row.get(1)),
-        Finding::of_clock(asked, answered, row.get(2)),
+        version(row.take(0)?, row.take(1)?),
+        Finding::of_clock(asked, answered, row.take(2)?),
     ];
-    let off: Vec<String> = row.get(3);
+    let off: Vec<String> = row.take(3)?;
     findings.extend(off.into_iter().map(|setting| {
         Finding::new(
             Severity::Warning,
@@ -39,14 +40,15 @@ pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
         .await
         .map_err(db)?;
     if let Some(row) = kept {
-        let holder = if row.get(3) {
+        let holder = if row.take(3)? {
             let holder = include_str!("sql/oldest_snapshot.sql");
             client.query_opt(holder, &[]).await.map_err(db)?
         } else {
             None
         };
-        let holder = holder.map(|row| (row.get(0), row.get(1)));
-        findings.extend(inbox(row.get(0), row.get(1), row.get(2), holder));
+        let holder = holder.map(|row| Ok((row.take(0)?, row.take(1)?)));
+        let holder = holder.transpose()?;
+        findings.extend(inbox(row.take(0)?, row.take(1)?, row.take(2)?, holder));
     }
     findings.extend(strangers(client).await?);
     Ok(findings)
@@ -96,17 +98,17 @@ pub(crate) async fn strangers(client: &impl GenericClient) -> Result<Vec<Finding
         .await
         .map_err(db)?;
     let findings = rows.iter().map(|row| {
-        Finding::new(
+        Ok(Finding::new(
             Severity::Problem,
             "rights",
             format!(
                 "{}: they could run anything with our rights",
-                row.get::<_, String>(0)
+                row.take::<String>(0)?
             ),
-            row.get::<_, String>(1),
-        )
+            row.take::<String>(1)?,
+        ))
     });
-    Ok(findings.collect())
+    findings.collect()
 }
 
 /// Refuses to work where somebody could have us run their code.

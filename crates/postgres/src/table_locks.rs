@@ -11,6 +11,7 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::patience::in_use;
+use crate::row::Cells;
 use crate::tracking::lock_table;
 use crate::{names, quote};
 
@@ -86,7 +87,7 @@ pub(crate) async fn lock(
         .await
         .map_err(db)?;
     for row in &backlogs {
-        lock_table(client, row.get(0)).await?;
+        lock_table(client, row.take(0)?).await?;
     }
     let mut wanted = tables(client, &needs, &captured, &watched).await?;
     // Sorted before: the others keep their order.
@@ -103,7 +104,7 @@ pub(crate) async fn lock(
             in_use(db(e), &table.name)
         })?;
     }
-    // Whoever registers a consumer or moves a cursor in a transaction has these.
+    // A transaction that registers a consumer or moves a cursor holds these.
     for sql in [
         "select from changefeed.feed where feed_id = any($1) for update nowait",
         "select from changefeed.shard_definition where feed_id = any($1) for update nowait",
@@ -140,12 +141,14 @@ async fn tables(
         )
         .await
         .map_err(db)?;
-    let wanted = rows.iter().map(|row| Wanted {
-        name: TableName::qualified(row.get::<_, String>(0), row.get::<_, String>(1)),
-        mode: match row.get(2) {
-            true => "access exclusive",
-            false => "share row exclusive",
-        },
+    let wanted = rows.iter().map(|row| {
+        Ok(Wanted {
+            name: TableName::qualified(row.take::<String>(0)?, row.take::<String>(1)?),
+            mode: match row.take(2)? {
+                true => "access exclusive",
+                false => "share row exclusive",
+            },
+        })
     });
-    Ok(wanted.collect())
+    wanted.collect()
 }

@@ -1,16 +1,17 @@
 //! What a watched table gets: the trigger that notes changed keys, and where it notes them.
-//! `migrations/0004_watches.sql` tells how it works.
+//! `migrations/0004_watches.sql` explains it.
 
 mod adapt;
 mod trigger;
 
-use changefeed_core::{Error, Kind, Result, TableName, WatchName};
+use changefeed_core::{Error, Kind, Result, TableName, WatchName, words};
 use deadpool_postgres::{ClientWrapper, Transaction};
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::source::Table;
 use crate::template::fill;
 use crate::watch_columns::Columns;
@@ -53,18 +54,15 @@ impl Tracked {
             .await
             .map_err(db)?;
         let row = row.ok_or_else(|| name.unknown())?;
-        let table = Table::load(client, row.get(0)).await?;
-        let table = table.ok_or_else(|| dropped(name))?;
+        let table = Table::load(client, row.take(0)?).await?;
+        let table = table.ok_or_else(|| words::watch_table_dropped(name))?;
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
-        tracked.columns = Columns::new(row.get(1));
-        let known: (Vec<String>, Vec<String>, Vec<i16>) = (row.get(2), row.get(3), row.get(4));
+        tracked.columns = Columns::new(row.take(1)?);
+        let known: (Vec<String>, Vec<String>, Vec<i16>) =
+            (row.take(2)?, row.take(3)?, row.take(4)?);
         if known != (tracked.names(), tracked.types(), tracked.places()) {
-            return Err(Error::not_found(format!(
-                "the primary key of {} was altered: our tables do not fit it any more",
-                tracked.table.name
-            ))
-            .advise("start the watch again: what can be kept is brought to the new key"));
+            return Err(words::watch_key_altered(&tracked.table.name));
         }
         Ok(tracked)
     }
@@ -75,7 +73,7 @@ impl Tracked {
             .query_opt("select reltype from pg_class where oid = $1", &[&table.oid])
             .await
             .map_err(db)?;
-        let row_type = row.map_or(0, |row| row.get(0));
+        let row_type = row.map_or(Ok(0), |row| row.take(0))?;
         Ok(Tracked {
             table_id: i64::from(table.oid),
             table,
@@ -88,11 +86,7 @@ impl Tracked {
     async fn check(&self, client: &impl GenericClient) -> Result<()> {
         let name = &self.table.name;
         if let Some(column) = self.key.iter().find(|c| c.name.starts_with("_changefeed_")) {
-            return Err(Error::invalid(format!(
-                "the key column '{}' of {name} has a name that changefeed needs for itself",
-                column.name
-            ))
-            .advise("key columns of watched tables must not begin with _changefeed_"));
+            return Err(words::watch_key_reserved(name, &column.name));
         }
         let row = client
             .query_one(
@@ -104,9 +98,10 @@ impl Tracked {
             )
             .await
             .map_err(db)?;
-        let (may_read, hidden, user): (bool, bool, String) = (row.get(0), row.get(1), row.get(2));
+        let (may_read, hidden, user): (bool, bool, String) =
+            (row.take(0)?, row.take(1)?, row.take(2)?);
         let user = quote::identifier(&user);
-        let (owner_may_read, owner): (bool, String) = (row.get(3), row.get(4));
+        let (owner_may_read, owner): (bool, String) = (row.take(3)?, row.take(4)?);
         let (problem, advice) = if !owner_may_read {
             // What notes the rows that are truncated runs with these rights.
             (
@@ -118,8 +113,8 @@ impl Tracked {
                 format!("the database user may not read {name}"),
                 format!("grant select on {} to {user}", self.table.sql),
             )
-        } else if let Some(problem) = row.get::<_, Option<String>>(5) {
-            (problem, row.get(6))
+        } else if let Some(problem) = row.take::<Option<String>>(5)? {
+            (problem, row.take(6)?)
         } else {
             return Ok(());
         };
@@ -230,15 +225,15 @@ impl Tracked {
         match known {
             Some(row) => {
                 let known = adapt::Known {
-                    names: row.get(0),
-                    types: row.get(1),
-                    places: row.get(2),
+                    names: row.take(0)?,
+                    types: row.take(1)?,
+                    places: row.take(2)?,
                 };
                 self.adapt(client, &known).await.map_err(|e| {
                     owners_work(e, &format!("the key of {} was altered", self.table.name))
                 })?;
-                if columns != row.get::<_, bool>(3) {
-                    // Whoever moves changes must know.
+                if columns != row.take::<bool>(3)? {
+                    // Movers of changes must know.
                     client
                         .execute(
                             "update changefeed.watched_table \
@@ -287,7 +282,7 @@ impl Tracked {
                 ("index", &format!("{log}_xid")),
                 ("columns", &self.columns()),
             ],
-        );
+        )?;
         client.batch_execute(&create).await.map_err(db)?;
         self.forget_order(client).await?;
         self.ensure_trigger(client).await
@@ -316,7 +311,7 @@ impl Tracked {
             )
             .await
             .map_err(db)?;
-        Ok(rows.iter().map(|row| row.get(0)).collect())
+        rows.iter().map(|row| row.take(0)).collect()
     }
 
     /// Makes a function's backlog where it is missing. The table's lock is held.
@@ -337,7 +332,7 @@ impl Tracked {
                 ("columns", &self.columns()),
                 ("keys", &self.keys("")),
             ],
-        );
+        )?;
         client.batch_execute(&create).await.map_err(db)
     }
 
@@ -362,7 +357,7 @@ pub(crate) async fn exists(client: &impl GenericClient, name: &str) -> Result<bo
         )
         .await
         .map_err(db)?;
-    Ok(row.get(0))
+    row.take(0)
 }
 
 /// Says who can do what only the owner of our tables and functions can do.
@@ -388,12 +383,7 @@ pub(crate) fn leases_name(function_id: &str, table_id: i64) -> String {
     format!("leases_{function_id}_{table_id}")
 }
 
-pub(crate) fn dropped(name: &WatchName) -> Error {
-    Error::not_found(format!("the table that watch '{name}' watches was dropped"))
-        .advise(format!("`changefeed watch drop {name}` removes the watch"))
-}
-
-/// The lock that whoever writes to the backlogs of a table holds, as an expression.
+/// The lock that every writer of a table's backlogs holds, as an expression.
 pub(crate) fn lock(table_id: i64) -> String {
     format!("pg_advisory_xact_lock(hashtextextended('changefeed/watch/{table_id}', 0))")
 }

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, Uuid, crash_point,
+    EventBits, EventId, EventTrigger, FeedId, Finding, Result, TableName, TriggerDefinition,
+    TriggerId, TriggerName, Uuid, crash_point, words,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -12,6 +12,7 @@ use tokio_postgres::error::SqlState;
 
 use crate::error::db;
 use crate::patience::{Patience, in_use};
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
 use crate::{event_capture, event_feeds};
@@ -69,7 +70,11 @@ impl Session {
             reason,
         )
         .await?;
-        if found { Ok(()) } else { Err(gone(trigger)) }
+        if found {
+            Ok(())
+        } else {
+            Err(words::trigger_gone(&trigger.definition.name))
+        }
     }
 
     pub(crate) async fn invoke_trigger(
@@ -79,11 +84,7 @@ impl Session {
         key: Uuid,
     ) -> Result<EventId> {
         if !trigger.definition.capture.manual {
-            return Err(Error::invalid(format!(
-                "trigger '{}' does not allow events by hand",
-                trigger.definition.name
-            ))
-            .advise("create it with --manual, or replace it by one that has it"));
+            return Err(words::trigger_not_manual(&trigger.definition.name));
         }
         let client = &**self;
         let row = client
@@ -103,21 +104,23 @@ impl Session {
                 )
                 .await
                 .map_err(db)?
-                .ok_or_else(|| gone(trigger))?,
+                .ok_or_else(|| words::trigger_gone(&trigger.definition.name))?,
         };
-        Ok(EventId::new(row.get(0), EventBits::new(row.get(1))))
+        Ok(EventId::new(row.take(0)?, EventBits::new(row.take(1)?)))
     }
 
     pub(crate) async fn refresh_triggers(&mut self) -> Result<Vec<Finding>> {
         self.archive_dropped().await;
-        self.follow_altered_tables().await
+        let mut findings = self.follow_altered_tables().await?;
+        findings.extend(self.follow_feeds().await?);
+        Ok(findings)
     }
 }
 
 impl Session {
     /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
     /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
-    /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
+    /// come to an end here leaves the rest to the next `refresh_triggers`; nobody delivers it.
     pub(crate) async fn archive_dropped(&self) {
         if let Err(error) = self.archive_all().await {
             tracing::warn!(%error, "events of a dropped trigger are not archived yet");
@@ -201,7 +204,7 @@ pub(crate) async fn drop(
         .await
         .map_err(db)?;
     if there.is_none() {
-        return Err(gone(trigger));
+        return Err(words::trigger_gone(&trigger.definition.name));
     }
     event_capture::uninstall(client, trigger.id, patience)
         .await
@@ -218,7 +221,7 @@ pub(crate) async fn drop(
     Ok(())
 }
 
-/// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.
+/// Pauses the trigger of a name, and of this number if one is given. Returns whether it exists.
 pub(crate) async fn pause(
     client: &impl GenericClient,
     name: &TriggerName,
@@ -236,13 +239,6 @@ pub(crate) async fn pause(
         .await
         .map_err(db)?;
     Ok(found > 0)
-}
-
-fn gone(trigger: &EventTrigger) -> Error {
-    Error::not_found(format!(
-        "trigger '{}' is not there any more",
-        trigger.definition.name
-    ))
 }
 
 /// Writes the definition. Returns its number and whether it is paused.
@@ -283,16 +279,18 @@ async fn store(
             )
             .await
             .map_err(|e| match e.code() {
-                Some(code) if *code == SqlState::UNIQUE_VIOLATION => taken(definition),
+                Some(code) if *code == SqlState::UNIQUE_VIOLATION => {
+                    words::trigger_name_taken(&definition.name)
+                }
                 _ => db(e),
             })?;
-        return Ok((TriggerId(row.get(0)), None));
+        return Ok((TriggerId(row.take(0)?), None));
     };
     if !replace {
-        return Err(taken(definition));
+        return Err(words::trigger_name_taken(&definition.name));
     }
-    let id = TriggerId(existing.get(0));
-    if existing.get::<_, u32>(1) != table.oid {
+    let id = TriggerId(existing.take(0)?);
+    if existing.take::<u32>(1)? != table.oid {
         // The rows of another table.
         client
             .execute(
@@ -320,12 +318,11 @@ async fn store(
         )
         .await
         .map_err(db)?;
-    Ok((id, existing.get(2)))
+    Ok((id, existing.take(2)?))
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value)
-        .map_err(|e| Error::invalid("the definition cannot be stored").caused_by(e))
+    serde_json::to_string(value).map_err(|e| words::definition_unwritable().caused_by(e))
 }
 
 /// The place of every column, by which a renamed one is found again.
@@ -365,34 +362,20 @@ pub(crate) async fn rewrite(
     Ok(())
 }
 
-fn taken(definition: &TriggerDefinition) -> Error {
-    Error::new(
-        Kind::AlreadyExists,
-        format!("there is already a trigger '{}'", definition.name),
-    )
-    .advise("add --replace to change it; its events are kept")
-}
-
 /// A trigger of the table `event_trigger`, with the name its table has now.
 pub(crate) fn trigger(row: &tokio_postgres::Row) -> Result<EventTrigger> {
-    let text: String = row.get(1);
-    let mut definition: TriggerDefinition = serde_json::from_str(&text).map_err(|e| {
-        Error::new(
-            Kind::Database,
-            "the definition of an event trigger cannot be read",
-        )
-        .advise("a newer program may have written it; use that one")
-        .caused_by(e)
-    })?;
+    let (id, text): (i32, String) = (row.take(0)?, row.take(1)?);
+    let mut definition: TriggerDefinition = serde_json::from_str(&text)
+        .map_err(|e| words::definition_unreadable(format_args!("trigger {id}")).caused_by(e))?;
     if let (Some(schema), Some(name)) = (
-        row.get::<_, Option<String>>(3),
-        row.get::<_, Option<String>>(4),
+        row.take::<Option<String>>(3)?,
+        row.take::<Option<String>>(4)?,
     ) {
         definition.table = TableName::qualified(schema, name);
     }
     Ok(EventTrigger {
-        id: TriggerId(row.get(0)),
+        id: TriggerId(id),
         definition,
-        paused: row.get(2),
+        paused: row.take(2)?,
     })
 }

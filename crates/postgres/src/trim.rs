@@ -2,22 +2,25 @@
 
 use std::time::Duration;
 
-use changefeed_core::{Feed, Result, Trimmed};
+use changefeed_core::{Feed, Result, Retention, Trimmed};
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
     pub(crate) async fn trim(
         &mut self,
         feed: &Feed,
-        age: Duration,
+        retention: Retention,
         batch: usize,
     ) -> Result<Trimmed> {
         feed.require_numbers("trimmed")?;
         let client = &mut **self;
         // More than the server's intervals hold is as good as for ever.
-        let seconds = age.as_secs_f64().min(1e11);
+        let seconds = |age: Duration| age.as_secs_f64().min(1e11);
+        let after = seconds(retention.trim_after);
+        let unread_after = retention.trim_unread_after.map(seconds);
         let mut left = i64::try_from(batch).unwrap_or(i64::MAX);
         let mut trimmed = Trimmed::default();
         for shard in &feed.shards {
@@ -34,14 +37,16 @@ impl Session {
             let row = transaction
                 .query_one(
                     include_str!("sql/trim_limit.sql"),
-                    &[&feed.id.0, &shard.shard.0, &seconds],
+                    &[&feed.id.0, &shard.shard.0, &after, &unread_after],
                 )
                 .await
                 .map_err(db)?;
             let (old, read_by_all, slowest): (Option<i64>, Option<i64>, Option<String>) =
-                (row.get(0), row.get(1), row.get(2));
+                (row.take(0)?, row.take(1)?, row.take(2)?);
             let Some(old) = old else { continue };
-            let upto = old.min(read_by_all.unwrap_or(i64::MAX));
+            let unread: Option<i64> = row.take(3)?;
+            let read = old.min(read_by_all.unwrap_or(i64::MAX));
+            let upto = read.max(unread.unwrap_or(i64::MIN));
             if let Some(slowest) = slowest.filter(|_| upto < old) {
                 trimmed
                     .held_back_by
@@ -54,7 +59,7 @@ impl Session {
                 )
                 .await
                 .map_err(db)?;
-            if row.get::<_, i64>(0) > 0 {
+            if row.take::<i64>(0)? > 0 {
                 transaction
                     .execute(
                         "select changefeed.forget_numbered($1, $2)",
@@ -64,7 +69,7 @@ impl Session {
                     .map_err(db)?;
             }
             transaction.commit().await.map_err(db)?;
-            let removed: i64 = row.get(0);
+            let removed: i64 = row.take(0)?;
             trimmed.removed += u64::try_from(removed).unwrap_or(0);
             left -= removed;
             if left <= 0 {

@@ -1,13 +1,14 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
 use changefeed_core::{
-    After, Change, Cursor, Error, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
-    SweepGroup, Ulid, begin_ulid, ulid_of_row,
+    After, Change, Cursor, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
+    SweepGroup, Ulid, begin_ulid, ulid_of_row, words,
 };
 use tokio_postgres::types::Type;
 
 use crate::error::db;
 use crate::read;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
 
@@ -17,17 +18,16 @@ pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Res
         table.column(shard_column)?.base_type.as_str(),
         "smallint" | "integer" | "bigint"
     ) {
-        return Err(Error::invalid(format!(
-            "column '{shard_column}' of {} does not hold integers, so it cannot be the shard",
-            table.name
-        )));
+        return Err(words::shard_not_integer(&table.name, shard_column));
     }
     match table.column(ulid_column)?.base_type.as_str() {
         "bytea" | "uuid" => Ok(()),
-        other => Err(Error::invalid(format!(
-            "column '{ulid_column}' of {} is {other}; a ULID needs 16 bytes: bytea or uuid",
-            table.name
-        ))),
+        other => Err(words::not_a_ulid(
+            &table.name,
+            ulid_column,
+            other,
+            "bytea or uuid",
+        )),
     }
 }
 
@@ -75,20 +75,22 @@ impl Session {
         let Some((end, changes)) = rows.split_last() else {
             return Err(read::without_end());
         };
-        let next = end.get::<_, Option<&[u8]>>(0);
+        let next = end.take::<Option<&[u8]>>(0)?;
         Ok(Page {
             changes: changes
                 .iter()
                 .map(|row| {
-                    Ok(Change {
-                        cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0))?),
-                        change_id: None,
-                        content: read::content(row.get(2))?,
-                    })
+                    let cursor = Cursor::Ulid(ulid_of_row(feed, row.take(0)?)?);
+                    Ok(Change::published(
+                        cursor,
+                        None,
+                        read::content(row.take(2)?)?,
+                    ))
                 })
                 .collect::<Result<_>>()?,
             next: Cursor::Ulid(next.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, bytes))?),
-            more: end.get::<_, &str>(1) == "more",
+            more: end.take::<&str>(1)? == "more",
+            incarnation: end.take::<&str>(2)?.parse()?,
         })
     }
 
@@ -101,7 +103,7 @@ impl Session {
             )
             .await
             .map_err(db)?
-            .get(0);
+            .take(0)?;
         for shard in &feed.shards {
             let end = self.ulid_page(feed, shard.shard, None, 1).await?.next;
             let Cursor::Ulid(newest) = end else { continue };
@@ -137,14 +139,15 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        Ok(rows
-            .iter()
-            .map(|row| Incident {
-                feed: row.get(0),
-                shard: row.get(1),
-                count: row.get(2),
-                since_ms: row.get(3),
+        rows.iter()
+            .map(|row| {
+                Ok(Incident {
+                    feed: row.take(0)?,
+                    shard: row.take(1)?,
+                    count: row.take(2)?,
+                    since_ms: row.take(3)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }

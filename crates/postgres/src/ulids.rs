@@ -1,4 +1,4 @@
-//! ULID transactions for clients: `migrations/0002_ulids.sql` tells how they work.
+//! ULID transactions for clients; `migrations/0002_ulids.sql` explains them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tokio_postgres::{Client, IsolationLevel};
 
 use crate::PostgresStore;
 use crate::error::{db, ulid_code};
+use crate::row::Cells;
 use crate::session::Limit;
 
 /// A transaction whose ULIDs are increasing for every observer of its shard.
@@ -74,7 +75,7 @@ impl PostgresStore {
         isolation: IsolationLevel,
     ) -> Result<UlidTransaction> {
         options.validate()?;
-        // Whoever asks to wait for ever waits for as long as a number of milliseconds can say.
+        // To wait for ever is to wait for the largest number of milliseconds.
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -114,7 +115,7 @@ impl PostgresStore {
                     )
                     .await
                     .map_err(db)?;
-                Ok(row.get(0))
+                row.take(0)
             })
             .await?;
         if raised {
@@ -156,7 +157,7 @@ impl PostgresStore {
         );
         match begun {
             Ok(((), row)) => {
-                let state = state(&row);
+                let state = state(&row)?;
                 Ok(Ok((session, state)))
             }
             Err(error) => {
@@ -198,7 +199,7 @@ impl PostgresStore {
                 return Ok(Err(error));
             }
         };
-        let (incidents, key): (i64, i64) = (row.get(0), row.get(1));
+        let (incidents, key): (i64, i64) = (row.take(0)?, row.take(1)?);
         session.unlock = Some(format!("select pg_catalog.pg_advisory_unlock({key})"));
         let level = match isolation {
             IsolationLevel::Serializable => "serializable",
@@ -219,7 +220,7 @@ impl PostgresStore {
         );
         match begun {
             Ok(((), row)) => {
-                let state = state(&row);
+                let state = state(&row)?;
                 Ok(Ok((session, state)))
             }
             Err(error) => {
@@ -386,17 +387,17 @@ fn milliseconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }
 
-fn state(row: &tokio_postgres::Row) -> UlidState {
-    let (time, high, low): (i64, &[u8], i64) = (row.get(0), row.get(1), row.get(2));
+fn state(row: &tokio_postgres::Row) -> Result<UlidState> {
+    let (time, high, low): (i64, &[u8], i64) = (row.take(0)?, row.take(1)?, row.take(2)?);
     let mut bytes = [0; 8];
     for (to, from) in bytes.iter_mut().zip(high) {
         *to = *from;
     }
-    UlidState {
+    Ok(UlidState {
         time: time.cast_unsigned(),
         high: u64::from_be_bytes(bytes),
         low: low.cast_unsigned(),
-    }
+    })
 }
 
 /// Makes it plain which errors of the server a ULID transaction brings.

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use changefeed_core::{
-    Error, Feed, FeedId, Kind, Pace, Result, ShardId, Source, Subscription, Uuid, WakeHub,
-    WakeStore, Watch, WatchPlace,
+    Error, Feed, FeedId, Kind, Listener, Pace, Result, ShardId, Source, Uuid, WakeHub, WakeStore,
+    Watch, WatchPlace,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -20,6 +20,7 @@ use tokio_postgres::AsyncMessage;
 pub(crate) use watches::WatchProber;
 
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::{Limit, Session};
 use crate::{Inner, PostgresStore};
 
@@ -29,10 +30,15 @@ const CHANNEL: &str = "changefeed";
 const SHORTEST: Duration = Duration::from_millis(2);
 const LONGEST: Duration = Duration::from_millis(40);
 
-/// How often the session that listens is asked whether it still does, and how long it may take to answer. One
+/// The time between two looks at shards with `longpoll = false`, of which sweeps announce nothing.
+const UNANNOUNCED: Duration = Duration::from_secs(1);
+
+/// After how many of these the session that listens is asked whether it still does, and how long it may take to answer. One
 /// whose server process was stopped would otherwise be silent for ever, and so would its readers.
-const PULSE: Duration = Duration::from_secs(3);
+const PULSE: u64 = 3;
 const ANSWER: Duration = Duration::from_secs(5);
+/// How long a new one may take: each server of a URL that names several may be away.
+const DIAL: Duration = Duration::from_secs(60);
 
 /// The time between two looks on a hot standby.
 const STANDBY: Duration = Duration::from_millis(500);
@@ -61,7 +67,7 @@ impl Drop for Task {
 
 /// The task that listens for sweeps.
 #[derive(Default)]
-pub(crate) struct Listener(Task);
+pub(crate) struct Ear(Task);
 
 /// The task that looks for ULIDs, and which feed stands behind the ULIDs of which.
 #[derive(Default)]
@@ -72,9 +78,9 @@ pub(crate) struct Prober {
 }
 
 impl WakeStore for PostgresStore {
-    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
+    fn listen(&self, feed: &Feed, shard: ShardId) -> Listener {
         let store = Arc::downgrade(&self.inner);
-        let subscription = self.inner.known.hub.subscribe((feed.id, shard));
+        let listener = self.inner.known.hub.listen((feed.id, shard));
         if let Some(Source::Ulid { feed: ulids, .. }) = &feed.source {
             let prober = &self.inner.prober;
             prober
@@ -89,22 +95,22 @@ impl WakeStore for PostgresStore {
             prober.newcomer.notify_one();
         } else {
             self.inner
-                .listener
+                .ear
                 .0
                 .ensure(|| tokio::spawn(listen(store)).abort_handle());
         }
-        subscription
+        listener
     }
 
-    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
-        self.subscribe_to(WatchPlace::from(watch))
+    fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
+        self.listen_to(WatchPlace::from(watch))
     }
 }
 
 /// Listens until the store is gone, on a new connection whenever the old one breaks.
 async fn listen(store: Weak<Inner>) {
     while let Some(inner) = store.upgrade() {
-        let dialled = answered(inner.door.target.dial()).await;
+        let dialled = within(DIAL, inner.door.target.dial()).await;
         let hub = inner.known.hub.clone();
         // Only the hub is kept while listening, so that the store can be dropped.
         drop(inner);
@@ -127,7 +133,7 @@ async fn receive<S>(
 where
     S: tokio_postgres::tls::TlsStream + Unpin,
 {
-    let subscribe = async {
+    let listen = async {
         tell(&client, "set search_path = pg_catalog, pg_temp").await?;
         if answered(in_recovery(&client)).await? {
             return poll(&client, hub).await;
@@ -135,11 +141,20 @@ where
         tell(&client, &format!("listen {CHANNEL}")).await?;
         // Whatever was announced before we listened was missed: everybody looks once more.
         hub.wake_all();
-        loop {
-            tokio::time::sleep(PULSE).await;
-            // Repeating it is harmless, and says what the session is for.
-            tell(&client, &format!("listen {CHANNEL}")).await?;
+        let mut unannounced = Positions::new(Announced::No);
+        for look in 1u64.. {
+            tokio::time::sleep(UNANNOUNCED).await;
+            match unannounced.look(&client, hub).await {
+                // Whoever may not see where shards stand can still be told.
+                Err(error) if error.kind() != Kind::Permission => return Err(error),
+                _ => {}
+            }
+            if look % PULSE == 0 {
+                // Repeating it is harmless, and says what the session is for.
+                tell(&client, &format!("listen {CHANNEL}")).await?;
+            }
         }
+        Ok(())
     };
     let receive = async {
         while let Some(message) = poll_fn(|cx| connection.poll_message(cx)).await {
@@ -153,21 +168,21 @@ where
         Ok(())
     };
     tokio::select! {
-        ended = subscribe => ended,
+        ended = listen => ended,
         ended = receive => ended,
     }
 }
 
 /// What the server answers, if it does so in time.
 async fn answered<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(ANSWER, answer)
+    within(ANSWER, answer).await
+}
+
+async fn within<T>(limit: Duration, answer: impl Future<Output = Result<T>>) -> Result<T> {
+    let late = || format!("no answer of the database for {} seconds", limit.as_secs());
+    tokio::time::timeout(limit, answer)
         .await
-        .unwrap_or_else(|_| {
-            Err(Error::new(
-                Kind::Unavailable,
-                format!("no answer of the database for {} seconds", ANSWER.as_secs()),
-            ))
-        })
+        .unwrap_or_else(|_| Err(Error::new(Kind::Unavailable, late())))
 }
 
 async fn tell(client: &tokio_postgres::Client, sql: &str) -> Result<()> {
@@ -179,32 +194,67 @@ async fn in_recovery(client: &tokio_postgres::Client) -> Result<bool> {
         .query_one("select pg_catalog.pg_is_in_recovery()", &[])
         .await
         .map_err(db)?;
-    Ok(row.get(0))
+    row.take(0)
 }
 
 /// A hot standby cannot listen: looks where the shards stand that somebody waits for, until it becomes a
 /// primary.
 async fn poll(client: &tokio_postgres::Client, hub: &WakeHub) -> Result<()> {
-    let mut seen: HashMap<(FeedId, ShardId), String> = HashMap::new();
+    let mut positions = Positions::new(Announced::Any);
     while answered(in_recovery(client)).await? {
-        let watched = hub.watched();
-        let mut feeds: Vec<i16> = watched.iter().map(|(feed, _)| feed.0).collect();
-        feeds.dedup();
-        if !feeds.is_empty() {
-            let look = include_str!("sql/standby.sql");
-            let rows = answered(async { client.query(look, &[&feeds]).await.map_err(db) }).await?;
-            for row in rows {
-                let place = (FeedId(row.get(0)), ShardId(row.get(1)));
-                let position: String = row.get(2);
-                // One seen for the first time counts: a reader may have begun to wait before.
-                if seen.insert(place, position.clone()) != Some(position) {
-                    hub.wake(&place);
-                }
-            }
-        }
+        positions.look(client, hub).await?;
         tokio::time::sleep(STANDBY).await;
     }
     Ok(())
+}
+
+/// Which shards are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Announced {
+    Any,
+    /// Those of which sweeps announce nothing.
+    No,
+}
+
+/// Where the shards stand that somebody waits for, as far as it was seen.
+struct Positions {
+    announced: Announced,
+    seen: HashMap<(FeedId, ShardId), String>,
+}
+
+impl Positions {
+    fn new(announced: Announced) -> Self {
+        Positions {
+            announced,
+            seen: HashMap::new(),
+        }
+    }
+
+    /// Wakes those who wait for a shard that has moved.
+    async fn look(&mut self, client: &tokio_postgres::Client, hub: &WakeHub) -> Result<()> {
+        let watched = hub.watched();
+        let mut feeds: Vec<i16> = watched.iter().map(|(feed, _)| feed.0).collect();
+        feeds.sort_unstable();
+        feeds.dedup();
+        if feeds.is_empty() {
+            return Ok(());
+        }
+        let look = include_str!("sql/shard_positions.sql");
+        let unannounced = self.announced == Announced::No;
+        let rows = answered(async {
+            let answer = client.query(look, &[&feeds, &unannounced]).await;
+            answer.map_err(db)
+        });
+        for row in rows.await? {
+            let place = (FeedId(row.take(0)?), ShardId(row.take(1)?));
+            let position: String = row.take(2)?;
+            // One seen for the first time counts: a reader may have begun to wait before.
+            if self.seen.insert(place, position.clone()) != Some(position) {
+                hub.wake(&place);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn parse(payload: &str) -> Option<(FeedId, ShardId)> {
@@ -250,7 +300,7 @@ impl Prober {
     /// The feeds somebody waits for; forgets the others.
     fn watched(&self, hub: &WakeHub) -> HashMap<FeedId, Uuid> {
         let mut feeds = self.feeds.lock().unwrap_or_else(PoisonError::into_inner);
-        // Asked under the lock: whoever is in `feeds` took its place at the hub before.
+        // Asked under the lock: every waiter in `feeds` listened before.
         let watched = hub.watched();
         feeds.retain(|feed, _| watched.iter().any(|(id, _)| id == feed));
         feeds.clone()
@@ -273,8 +323,8 @@ async fn look(
         .map_err(db)?;
     let mut news = false;
     for row in session.query(&statement, &[&ids]).await.map_err(db)? {
-        let (ulids, shard): (Uuid, i32) = (row.get(0), row.get(1));
-        let position: Position = (row.get(2), row.get(3));
+        let (ulids, shard): (Uuid, i32) = (row.take(0)?, row.take(1)?);
+        let position: Position = (row.take(2)?, row.take(3)?);
         // A shard seen for the first time counts: a reader may have begun to wait before.
         if seen.insert((ulids, shard), position.clone()) == Some(position) {
             continue;

@@ -5,6 +5,7 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 use crate::source::Table;
 
 /// A column of a watched table's primary key.
@@ -83,13 +84,13 @@ pub(crate) async fn load(client: &impl GenericClient, table: &Table) -> Result<V
 }
 
 fn column(table: &Table, row: &tokio_postgres::Row) -> Result<KeyColumn> {
-    let name: String = row.get(0);
-    let (builtin, is_enum): (bool, bool) = (row.get(4), row.get(5));
+    let name: String = row.take(0)?;
+    let (builtin, is_enum): (bool, bool) = (row.take(4)?, row.take(5)?);
     if !builtin && !is_enum {
         return Err(Error::invalid(format!(
             "unsupported key type: column '{name}' of {} is of type {}",
             table.name,
-            row.get::<_, String>(6)
+            row.take::<String>(6)?
         ))
         .advise(
             "keys of watched tables can be of PostgreSQL's own types, of domains over these, \
@@ -98,16 +99,16 @@ fn column(table: &Table, row: &tokio_postgres::Row) -> Result<KeyColumn> {
     }
     Ok(KeyColumn {
         name,
-        place: row.get(1),
-        type_oid: row.get(2),
+        place: row.take(1)?,
+        type_oid: row.take(2)?,
         type_sql: match builtin {
-            true => row.get(3),
+            true => row.take(3)?,
             false => "pg_catalog.text".to_owned(),
         },
         is_enum: !builtin,
-        collation: row.get::<_, Option<String>>(7).filter(|_| builtin),
-        equal: row.get(8),
-        greater: row.get(9),
+        collation: row.take::<Option<String>>(7)?.filter(|_| builtin),
+        equal: row.take(8)?,
+        greater: row.take(9)?,
     })
 }
 

@@ -5,6 +5,7 @@ use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 
 /// Refuses what would fail later, and says what grants it.
 pub(crate) async fn check(client: &impl GenericClient, table_id: i64) -> Result<()> {
@@ -16,8 +17,8 @@ pub(crate) async fn check(client: &impl GenericClient, table_id: i64) -> Result<
         .await
         .map_err(db)?
         .iter()
-        .map(|row| row.get(0))
-        .collect();
+        .map(|row| row.take(0))
+        .collect::<Result<_>>()?;
     if missing.is_empty() {
         return Ok(());
     }
@@ -78,9 +79,9 @@ impl Who {
             .await
             .map_err(db)?;
         Ok(Who {
-            user: row.get(0),
-            owner: row.get(1),
-            owns: row.get(2),
+            user: row.take(0)?,
+            owner: row.take(1)?,
+            owns: row.take(2)?,
         })
     }
 }

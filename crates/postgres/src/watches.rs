@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::{
     Batch, BatchOutcome, Error, Finding, Kind, Result, Settled, TableName, Take, Watch, WatchFrom,
-    WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchName, WatchSettings, WatchSpec, WatchStatus, words,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -15,8 +15,10 @@ use tokio_postgres::GenericClient;
 use crate::backlog::Backlog;
 use crate::error::{db, is_undefined};
 use crate::patience::{Patience, in_use};
+use crate::row::Cells;
 use crate::session::Session;
-use crate::tracking::{Tracked, begin, dropped, exists, leases_name, lock_table};
+use crate::template::fill;
+use crate::tracking::{Tracked, begin, exists, leases_name, lock_table};
 use crate::watch_columns::Columns;
 use crate::{quote, watch_findings, watch_rights};
 
@@ -57,7 +59,7 @@ impl Session {
             .map_err(db)?
             .ok_or_else(|| watch.name.unknown())?;
         transaction.commit().await.map_err(db)?;
-        let (unprocessed, given_up): (i64, i64) = (row.get(0), row.get(2));
+        let (unprocessed, given_up): (i64, i64) = (row.take(0)?, row.take(2)?);
         let parked_changes = match given_up {
             0 => Vec::new(),
             _ => self.parked(watch, parked).await?,
@@ -65,12 +67,12 @@ impl Session {
         Ok(WatchStatus {
             watch: watch.clone(),
             unprocessed,
-            leased: row.get(1),
+            leased: row.take(1)?,
             parked: given_up,
-            last_error: row.get(3),
-            last_sync_version: row.get(4),
-            idle_ms: row.get(5),
-            suggested_workers: row.get(6),
+            last_error: row.take(3)?,
+            last_sync_version: row.take(4)?,
+            idle_ms: row.take(5)?,
+            suggested_workers: row.take(6)?,
             parked_changes,
         })
     }
@@ -178,8 +180,8 @@ impl Session {
     }
 
     pub(crate) async fn drop_watch(&mut self, watch: &Watch) -> Result<()> {
-        // Those who read its rows and its backlog lock them in another order, and where that is a
-        // deadlock the server may let it be us who gives way. Who has waited in vain has waited for longer.
+        // Readers of its rows and its backlog lock them in another order. In a deadlock the server may
+        // choose us. A lock timeout takes longer than this, and is not tried again.
         let again_until = Instant::now() + Duration::from_secs(4);
         loop {
             match self.try_drop(watch).await {
@@ -223,11 +225,11 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
     if let (Err(error), Some(row)) = (&found, &known)
         && error.kind() == Kind::NotFound
     {
-        return Err(elsewhere(client, &spec.name, row.get(1)).await?);
+        return Err(elsewhere(client, &spec.name, row.take(1)?).await?);
     }
     let mut tracked = found?;
     if let Some(row) = &known {
-        let (table_id, source): (i64, u32) = (row.get(0), row.get(1));
+        let (table_id, source): (i64, u32) = (row.take(0)?, row.take(1)?);
         if source != tracked.table.oid {
             return Err(elsewhere(client, &spec.name, source).await?);
         }
@@ -236,7 +238,8 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
     watch_rights::check(client, tracked.table_id).await?;
     lock_table(client, tracked.table_id).await?;
     // An instance that does not ask for columns leaves them to those that do.
-    let columns = spec.columns || spec.definition.is_none() && known.is_some_and(|row| row.get(2));
+    let noted = known.map_or(Ok(false), |row| row.take(2))?;
+    let columns = spec.columns || spec.definition.is_none() && noted;
     let others: bool = client
         .query_one(
             "select exists (select from changefeed.watch w \
@@ -245,7 +248,7 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     tracked.columns = Columns::new(columns || others);
     tracked
         .ensure(client)
@@ -300,7 +303,7 @@ pub(crate) async fn drop(client: &impl GenericClient, watch: &Watch) -> Result<(
         )
         .await
         .map_err(db)?
-        .get(0);
+        .take(0)?;
     if !others {
         Tracked::remove(client, watch.table_id)
             .await
@@ -346,7 +349,7 @@ async fn register(
         .as_ref()
         .map(serde_json::to_string)
         .transpose()
-        .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+        .map_err(|e| words::definition_unwritable().caused_by(e))?;
     let per_worker = spec.max_changes_per_worker.map(i64::from);
     let known = client
         .query_opt(
@@ -363,20 +366,16 @@ async fn register(
         return Err(spec.name.unknown());
     }
     if let Some(row) = &known {
-        let (differs, name): (bool, String) = (row.get(0), row.get(1));
+        let (differs, name): (bool, String) = (row.take(0)?, row.take(1)?);
         if name != spec.name.as_str() {
-            return Err(Error::invalid(format!(
-                "watch '{}' would have the same id as watch '{name}'",
-                spec.name
-            ))
-            .advise("give it another name"));
+            return Err(words::watch_id_taken(&spec.name, &name));
         }
         if differs && !spec.replace {
             return Err(spec.defined_already());
         }
     }
     // Workers may not write to definitions.
-    let changes = known.as_ref().is_some_and(|row| row.get(2));
+    let changes = known.as_ref().map_or(Ok(false), |row| row.take(2))?;
     let known = known.is_some();
     let leases = &leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(client, leases).await?;
@@ -450,20 +449,16 @@ async fn register(
     if exists(client, &backlog_view(&watch.function_id)).await? {
         return Ok(());
     }
-    client
-        .batch_execute(&format!(
-            "create view changefeed.{0} as \
-             select c.unprocessed, c.leased, c.parked, \
-               ceil(c.unprocessed::numeric / w.max_changes_per_worker)::bigint as suggested_workers \
-             from changefeed.watch w cross join lateral changefeed.watch_count(w.function_id) c \
-             where w.function_id = {1}; \
-             select changefeed.hand_over({2})",
-            backlog_view(&watch.function_id),
-            quote::literal(&watch.function_id),
-            quote::literal(&backlog_view(&watch.function_id))
-        ))
-        .await
-        .map_err(db)
+    let view = backlog_view(&watch.function_id);
+    let sql = fill(
+        include_str!("sql/watch_view.sql"),
+        &[
+            ("view", &view),
+            ("function_id", &quote::literal(&watch.function_id)),
+            ("name", &quote::literal(&view)),
+        ],
+    )?;
+    client.batch_execute(&sql).await.map_err(db)
 }
 
 /// Moves everything for the functions that are known already.
@@ -483,8 +478,8 @@ async fn drain(client: &impl GenericClient, watch: &Watch) -> Result<()> {
         return client.batch_execute(&forget).await.map_err(db);
     };
     let other = Watch {
-        name: WatchName::trusted(row.get(0)),
-        function_id: row.get(1),
+        name: WatchName::trusted(row.take(0)?),
+        function_id: row.take(1)?,
         ..watch.clone()
     };
     Backlog::load(client, &other).await?.move_all(client).await
@@ -496,22 +491,20 @@ fn backlog_view(function_id: &str) -> String {
 }
 
 fn stored(row: &tokio_postgres::Row) -> Result<Watch> {
-    let (name, function_id, table_id): (String, String, i64) = (row.get(0), row.get(1), row.get(2));
+    let (name, function_id, table_id): (String, String, i64) =
+        (row.take(0)?, row.take(1)?, row.take(2)?);
     let table = match (
-        row.get::<_, Option<String>>(3),
-        row.get::<_, Option<String>>(4),
+        row.take::<Option<String>>(3)?,
+        row.take::<Option<String>>(4)?,
     ) {
         (Some(schema), Some(name)) => TableName::qualified(schema, name),
         _ => TableName::unqualified("(dropped)"),
     };
     let definition = row
-        .get::<_, Option<String>>(5)
+        .take::<Option<String>>(5)?
         .map(|text| serde_json::from_str(&text))
         .transpose()
-        .map_err(|e| {
-            let what = format!("the definition of watch '{name}' makes no sense");
-            Error::new(Kind::Database, what).caused_by(e)
-        })?;
+        .map_err(|e| words::definition_unreadable(format_args!("watch '{name}'")).caused_by(e))?;
     Ok(Watch {
         name: WatchName::trusted(name),
         leases_table: format!("changefeed.{}", leases_name(&function_id, table_id)),
@@ -528,7 +521,7 @@ fn raw(text: &[u8]) -> Result<Box<RawValue>> {
         .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))
 }
 
-/// What somebody is told whose function watches another table already.
+/// The error for a function that watches another table already.
 async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> Result<Error> {
     let row = client
         .query_opt(
@@ -538,23 +531,14 @@ async fn elsewhere(client: &impl GenericClient, name: &WatchName, oid: u32) -> R
         .await
         .map_err(db)?;
     let Some(row) = row else {
-        return Ok(dropped(name));
+        return Ok(words::watch_table_dropped(name));
     };
-    Ok(Error::new(
-        Kind::AlreadyExists,
-        format!("watch '{name}' watches {} already", row.get::<_, String>(0)),
-    )
-    .advise("give the function another name, or drop that watch"))
+    Ok(words::watch_elsewhere(name, row.take::<String>(0)?))
 }
 
 fn missing_state(error: tokio_postgres::Error, watch: &Watch) -> Error {
     if is_undefined(&error) {
-        return deleted_state(watch);
+        return words::watch_state_deleted(watch);
     }
     db(error)
-}
-
-pub(crate) fn deleted_state(watch: &Watch) -> Error {
-    Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-        .advise("it is made again when the watch is started")
 }

@@ -144,8 +144,24 @@ function pulse(status) {
   const reachable = status.database.reachable;
   element.className = `pulse ${reachable ? "good" : "bad"}`;
   element.textContent = reachable ? `sampled ${ago(status.age_ms)}` : "database not reachable";
+  banner(status);
   navigation();
 }
+
+/** On every page: changes wait for their numbers, and nobody is there to give them. */
+function banner(status) {
+  const held = new Set(status.leases.filter((l) => l.expires_in_ms > 0).map((l) => l.name));
+  const waits = status.feeds.flatMap((f) => f.shards).filter((s) => s.pending && s.lag_ms >= UNSWEPT && !held.has(`sweep/${s.sweep_group}`));
+  const groups = [...new Set(waits.map((s) => s.sweep_group))];
+  const element = document.getElementById("banner");
+  const text = groups.length === 0 ? "" : `Changes wait for their numbers, and nobody sweeps ${groups.length === 1 ? `group ${groups[0]}` : `groups ${groups.join(", ")}`}. Run: `;
+  if (element.dataset.text === text) return;
+  element.dataset.text = text;
+  element.replaceChildren(...(text ? [h("p", {}, text, h("code", {}, "changefeed serve"))] : []));
+}
+
+/** Whoever sweeps without a lease gives numbers within this time, in milliseconds. */
+const UNSWEPT = 2000;
 
 function mayOperate() {
   return known.scopes.some((scope) => scope === "operate" || scope === "administer");

@@ -3,7 +3,7 @@
 import { h, link } from "./dom.js";
 import { get } from "./api.js";
 import { ago, count, duration, rate, upTo } from "./format.js";
-import { badge, empty, facts, heading, lag, panel, table } from "./parts.js";
+import { badge, empty, facts, findingList, heading, lag, panel, table } from "./parts.js";
 import { chart, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
 import { following } from "./tail.js";
@@ -20,7 +20,7 @@ export function feedTable(status, series) {
     status.feeds.map((f) => ({
       key: f.name,
       cells: [
-        link(at(f.name), f.name),
+        [link(at(f.name), f.name), deaf(f, status) && [" ", badge("problem", "bad")]],
         spark(series.of("feed_rate", f.name), { length: length(), label: `Changes per second of ${f.name}` }),
         rate(f.rate),
         h("span", { class: "shards" }, f.shards.map((s) => h("span", { class: `shard-lag ${tone(s)}`, title: `shard ${s.shard}: ${upTo(s.pending)} waiting, newest ${ago(s.since_ms)}` },
@@ -29,6 +29,9 @@ export function feedTable(status, series) {
       ],
     })));
 }
+
+/** Whether doctor has found that its changes are not captured, or cannot be read. */
+const deaf = (feed, status) => (status.findings ?? []).some((f) => f.severity === "problem" && f.subject === `feed ${feed.name}`);
 
 const tone = (shard) => (!shard.pending ? "good" : shard.lag_ms > 10000 ? "bad" : shard.lag_ms > 2000 ? "warn" : "good");
 
@@ -88,8 +91,10 @@ export const feed = {
   },
   render({ detail, status, series }, { again, state, signal }) {
     const sample = status.feeds.find((f) => f.name === detail.name);
+    const findings = (status.findings ?? []).filter((f) => f.subject === `feed ${detail.name}`);
     return [
       heading(detail.name, { back: ["Feeds", "#/feeds"], note: detail.comment, aside: ranges(again) }),
+      findings.length > 0 && panel("Findings", { note: "what doctor has to say" }, findingList(findings)),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
           panel("Traffic", {},
@@ -103,11 +108,17 @@ export const feed = {
           panel("Consumers", {}, detail.consumers.length ? [
             consumerTable(detail.consumers),
           ] : empty("Nobody has stored a cursor of this feed yet.", `changefeed feed tail ${detail.name} --consumer me`)),
-          panel("Definition", {}, facts([["Number", detail.id], ["Source", source(detail.source)], ["Sharded by", detail.source?.shard_by ?? detail.source?.shard_column]]))),
+          panel("Definition", {}, facts([["Number", detail.id], ["Source", source(detail.source)], ["Sharded by", detail.source?.shard_by ?? detail.source?.shard_column], ["Kept", kept(detail.retention)]]))),
         h("div", { class: "narrow-column" }, panel("Live tail", {}, following(detail.name, state, signal)))),
     ];
   },
 };
+
+function kept(retention) {
+  if (!retention) return null;
+  const { trim_after: read, trim_unread_after: unread } = retention;
+  return `${read}, what a consumer has not read ${unread ?? "for ever"}`;
+}
 
 function source(from) {
   if (!from) return "the application writes it";

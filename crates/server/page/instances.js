@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { get } from "./api.js";
 import { ago, count, duration, instance } from "./format.js";
-import { badge, empty, heading, panel, table } from "./parts.js";
+import { badge, empty, findingList, heading, panel, table } from "./parts.js";
 
 export function instanceTable(status) {
   if (!status.instances.length) return empty("No instance has introduced itself yet.", "changefeed serve");
@@ -45,8 +45,7 @@ export const instances = {
       panel("Incidents", { note: "shards whose ULID writers had to go on without one of theirs" }, status.incidents.length ? table("Incidents", [{ name: "Feed", grow: true }, { name: "Shard", end: true }, { name: "Lost", end: true }, { name: "Last", end: true }],
         status.incidents.map((i) => ({ key: `${i.feed} ${i.shard}`, cells: [h("code", {}, i.feed), i.shard, badge(count(i.count), "bad"), ago(i.since_ms)] })))
         : h("p", { class: "note padded" }, badge("none", "good"), " No shard has lost a writer.")),
-      panel("Findings", { note: "what doctor has to say" }, findings.length ? h("ul", { class: "plain-list" }, findings.map((f) =>
-        h("li", {}, badge(f.severity, { problem: "bad", warning: "warn", ok: "good" }[f.severity] ?? "calm"), " ", h("b", {}, f.subject), ` ${f.message}`, f.advice && h("span", { class: "under" }, f.advice))))
+      panel("Findings", { note: "what doctor has to say" }, findings.length ? findingList(findings)
         : h("p", { class: "note padded" }, badge("ok", "good"), " Nothing keeps changes from being captured.")),
       panel("Connections", { note: "of the instance that answers" }, h("p", { class: "note padded" }, `${db.connections.open} of ${db.connections.most} open, ${db.connections.idle} idle, ${db.connections.waiting} waiting.`)),
     ];

@@ -25,7 +25,7 @@ export const overview = {
     const total = (list, what) => list.reduce((all, one) => all + (one[what] ?? 0), 0);
     const lagging = worst(status);
     const pending = total(status.watches, "unprocessed");
-    const dead = total(status.triggers, "dead");
+    const dead = total(status.triggers, "dead_letters");
     const named = (state.feed && status.feeds.find((f) => f.name === state.feed)) || status.feeds[0];
     return [
       heading("Overview", { aside: ranges(again) }),
@@ -65,29 +65,26 @@ function worst(status) {
   return all.sort((a, b) => b.ms - a.ms)[0];
 }
 
-/** What needs a person, each with the way there. */
+/** What needs a person, each with the way there: what doctor has found, and what only this page knows. */
 function attention(status) {
   const list = [];
   const add = (tone, href, text) => list.push(h("li", { class: tone }, link(href, text)));
   if (!status.database.reachable) add("bad", "#/instances", status.database.error ?? "The database cannot be reached.");
   if (status.sampled_at && status.age_ms > 20000) add("warn", "#/instances", `The numbers are old: they were sampled ${ago(status.age_ms)}.`);
-  for (const f of status.feeds) {
-    if (f.error) add("bad", `#/feeds/${encodeURIComponent(f.name)}`, `Feed ${f.name} cannot be read: ${f.error}`);
-  }
-  for (const t of status.triggers) {
-    if (t.paused !== null) add("warn", `#/triggers/${encodeURIComponent(t.name)}`, `Trigger ${t.name} is paused: ${t.paused}`);
-    if (t.overdue_ms > 60000) add("warn", `#/triggers/${encodeURIComponent(t.name)}`, `Trigger ${t.name} has events that are overdue for ${duration(t.overdue_ms)}.`);
-    if (t.dead_letters) add("bad", `#/events?trigger=${encodeURIComponent(t.name)}&status=dead_letter`, `Trigger ${t.name} has ${upTo(t.dead_letters)} dead ${t.dead_letters === 1 ? "letter" : "letters"}.`);
-  }
-  for (const w of status.watches) {
-    if (w.parked) add("bad", `#/watches/${encodeURIComponent(w.name)}`, `Watch ${w.name} has ${upTo(w.parked)} parked ${w.parked === 1 ? "row" : "rows"}.`);
-  }
-  for (const c of status.consumers) {
-    if (c.expired) add("bad", `#/feeds/${encodeURIComponent(c.feed)}`, `Consumer ${c.name} stands at changes of ${c.feed}/${c.shard} that were trimmed.`);
-  }
+  for (const f of status.findings ?? []) add(f.severity === "problem" ? "bad" : "warn", about(f, status), `${f.subject}: ${f.message}`);
   if (status.incidents.length) add("bad", "#/instances", `${count(status.incidents.length)} ${status.incidents.length === 1 ? "shard has" : "shards have"} lost a writer.`);
   if (!list.length) return null;
   return h("ul", { class: "attention", "aria-label": "In need of a look", "data-key": "attention" }, list);
+}
+
+/** Where more is to be seen about a finding: the page of what it is about, or all findings. */
+function about({ subject }, status) {
+  const [kind, name] = subject.split(" ");
+  const places = { feed: ["feeds", status.feeds], trigger: ["triggers", status.triggers], watch: ["watches", status.watches] };
+  const [page, all] = places[kind] ?? [];
+  const one = all?.find((x) => x.name === name);
+  if (!one) return "#/instances";
+  return one.dead_letters ? `#/events?trigger=${encodeURIComponent(name)}&status=dead_letter` : `#/${page}/${encodeURIComponent(name)}`;
 }
 
 function incidents(status) {

@@ -123,3 +123,9 @@ export function target({ webhook, exec }) {
   if (webhook) return typeof webhook === "string" ? webhook : `$${webhook.env}`;
   return exec ?? "a handler of the library";
 }
+
+/** What doctor has found, each with what to do about it. */
+export function findingList(findings) {
+  return h("ul", { class: "plain-list" }, findings.map((f) =>
+    h("li", {}, badge(f.severity, { problem: "bad", warning: "warn", ok: "good" }[f.severity] ?? "calm"), " ", h("b", {}, f.subject), ` ${f.message}`, f.advice && h("span", { class: "under" }, f.advice))));
+}

@@ -7,6 +7,13 @@ import { op } from "./parts.js";
 
 const KEPT = 100;
 
+/** What is known of the row: its images, the row as it is now, or the key of one that is gone. */
+function told({ op, key, row, old, new: fresh }) {
+  if (old !== undefined) return change(old, fresh);
+  if (row === null && key) return [line(key), op !== "delete" && h("span", { class: "gone" }, " (gone by now)")];
+  return op === "truncate" ? h("span", { class: "gone" }, "all rows of the shard") : line(row);
+}
+
 /** The tail of a feed, until `signal` says stop. */
 function tail(feed, signal, { rows = KEPT } = {}) {
   const body = h("tbody", {});
@@ -28,7 +35,7 @@ function tail(feed, signal, { rows = KEPT } = {}) {
     if (paused) return;
     // However many came at once, only those that stay are made.
     for (const { shard, cursor, ...rest } of queue.splice(0).slice(-rows)) {
-      const what = rest.op ? [op(rest.op), " ", change(rest.old ?? null, rest.new ?? null)] : line(rest.row);
+      const what = [rest.op && [op(rest.op), " "], told(rest)];
       const row = h("tr", { class: "fresh" }, h("td", { class: "shard" }, shard), h("td", { class: "cursor" }, cursor), h("td", { class: "grow" }, what));
       body.prepend(row);
     }

@@ -11,7 +11,7 @@ import { line } from "./rows.js";
 const at = (name) => `#/watches/${encodeURIComponent(name)}`;
 
 /** Whether `changefeed serve` runs it. */
-const served = (w) => Boolean(w.webhook ?? w.exec);
+const served = (w) => w.batch !== undefined;
 
 /** What waits is what is not processed and nobody holds. */
 const waiting = (w) => Math.max(0, w.unprocessed - w.leased);

@@ -129,7 +129,7 @@ fn unauthorized(detail: &str) -> Problem {
 }
 
 impl Rights {
-    /// Refuses whoever may not do this.
+    /// Refuses callers without this scope.
     pub(crate) fn need(&self, needed: &Scope) -> Answer<()> {
         match self {
             Rights::Everything => Ok(()),
@@ -141,7 +141,7 @@ impl Rights {
         }
     }
 
-    /// Refuses whoever may not read this feed.
+    /// Refuses callers that may not read this feed.
     pub(crate) fn need_feed(&self, feed: &FeedName) -> Answer<()> {
         self.need(&Scope::ReadFeed(feed.clone()))
     }

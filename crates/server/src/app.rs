@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed_core::{AllowedVariables, SchemaState};
+use changefeed_core::{AllowedVariables, Finding, SchemaState};
 use changefeed_engine::{CancellationToken, Changefeed};
 
 use crate::access::Access;
@@ -100,6 +100,8 @@ pub(crate) struct App {
     pub(crate) complaints: Complaints,
     /// What is installed in the database.
     pub(crate) schema: Kept<SchemaState>,
+    /// What `doctor` has to say.
+    pub(crate) findings: Kept<Vec<Finding>>,
     pub(crate) shutdown: CancellationToken,
     /// The description of the interface, as JSON text.
     pub(crate) openapi: bytes::Bytes,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use changefeed_engine::CancellationToken;
 
-/// How often what came again is told.
+/// How often a repeated complaint is logged.
 const EVERY: Duration = Duration::from_secs(60);
 /// Different complaints that are told apart.
 const KINDS: usize = 50;

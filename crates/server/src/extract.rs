@@ -64,7 +64,7 @@ impl<S: Send + Sync> FromRequestParts<S> for IdempotencyKey {
     }
 }
 
-/// What whoever sends too much is told.
+/// The error for a body that is too large.
 pub(crate) fn too_large() -> Problem {
     Problem::new(
         StatusCode::PAYLOAD_TOO_LARGE,

@@ -45,7 +45,7 @@ pub use tokens::new_token;
 
 use app::App;
 use problem::Problem;
-use routes::operating;
+use routes::{operating, status};
 
 /// A server that listens already, but answers nobody yet.
 pub struct Server {
@@ -92,6 +92,7 @@ impl Server {
             .to_json()
             .map_err(|e| Error::new(Kind::Database, "the API cannot be described").caused_by(e))?;
         let always = !options.is_loopback();
+        let variables = instance.options().webhooks.variables.clone();
         let app = Arc::new(App {
             feeds: feeds::Feeds::new(requests.clone()),
             reads: reads::Reads::new(requests.clone()),
@@ -101,6 +102,7 @@ impl Server {
             samples: Arc::default(),
             complaints: complaints::Complaints::default(),
             schema: operating::schema(db.clone()),
+            findings: status::findings_of(db.clone(), variables),
             loops: db,
             instance: instance.options().name.clone(),
             health: instance.health().clone(),
@@ -130,6 +132,11 @@ impl Server {
     pub fn url(&self) -> String {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
         format!("{scheme}://{}", self.address())
+    }
+
+    /// Its routes, for requests that come by another way than its own socket.
+    pub fn router(&self) -> Router {
+        self.router.clone()
     }
 
     /// Its certificate, which can be read again while it runs.

@@ -212,7 +212,7 @@ impl Serving {
             .http2()
             .timer(TokioTimer::new())
             .keep_alive_interval(Duration::from_secs(20))
-            // One that is larger than ours is told so by the gate, in a sentence.
+            // A larger one is refused by the gate, which says why.
             .max_header_list_size(4 * LARGEST_HEADER as u32)
             .max_concurrent_streams(100);
         let service = hyper::service::service_fn(|request: Request<Incoming>| {

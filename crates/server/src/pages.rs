@@ -5,8 +5,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 
 use bytes::Bytes;
-use changefeed_core::{After, Change, Content, Cursor, Page};
-use serde_json::value::RawValue;
+use changefeed_core::{After, Cursor, Incarnation, Page};
 
 /// A page, and its forms as far as somebody has asked for them.
 #[derive(Debug)]
@@ -19,6 +18,8 @@ pub(crate) struct Encoded {
     next: After,
     /// Whether there was more.
     more: bool,
+    /// The life of the database; none if nothing was read.
+    incarnation: Option<Incarnation>,
     json: OnceLock<Bytes>,
     ndjson: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
@@ -33,7 +34,9 @@ impl Encoded {
             if !text.is_empty() {
                 text.push(',');
             }
-            write_change(&mut text, change);
+            text.push('{');
+            change.write_json(&mut text);
+            text.push('}');
             changes.push((text.len(), change.cursor));
         }
         Encoded {
@@ -41,6 +44,7 @@ impl Encoded {
             changes,
             next: page.go_on(after),
             more: page.more,
+            incarnation: Some(page.incarnation),
             json: OnceLock::new(),
             ndjson: OnceLock::new(),
             events: OnceLock::new(),
@@ -54,6 +58,7 @@ impl Encoded {
             changes: Vec::new(),
             next: after,
             more: true,
+            incarnation: None,
             json: OnceLock::new(),
             ndjson: OnceLock::new(),
             events: OnceLock::new(),
@@ -72,6 +77,11 @@ impl Encoded {
     /// Where to go on.
     pub(crate) fn next(&self) -> After {
         self.next
+    }
+
+    /// The life of the database that it was read in.
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation
     }
 
     /// Each change with its cursor.
@@ -94,11 +104,9 @@ impl Encoded {
                 "{{\"feed\":\"{feed}\",\"shard\":{shard},\"changes\":["
             );
             text.push_str(&self.text);
-            let _ = write!(
-                text,
-                "],\"next\":\"{}\",\"more\":{}}}",
-                self.next, self.more
-            );
+            text.push_str("],");
+            self.write_end(&mut text);
+            text.push('}');
             Bytes::from(text)
         });
         form.clone()
@@ -112,14 +120,19 @@ impl Encoded {
                 text.push_str(change);
                 text.push('\n');
             }
-            let _ = writeln!(
-                text,
-                "{{\"next\":\"{}\",\"more\":{}}}",
-                self.next, self.more
-            );
+            text.push('{');
+            self.write_end(&mut text);
+            text.push_str("}\n");
             Bytes::from(text)
         });
         form.clone()
+    }
+
+    fn write_end(&self, text: &mut String) {
+        let _ = write!(text, "\"next\":\"{}\",\"more\":{}", self.next, self.more);
+        if let Some(incarnation) = self.incarnation {
+            let _ = write!(text, ",\"incarnation\":\"{incarnation}\"");
+        }
     }
 
     /// Server-sent events.
@@ -135,50 +148,11 @@ impl Encoded {
     }
 }
 
-fn write_change(text: &mut String, change: &Change) {
-    // Formatting is most of what a page costs here, so numbers take the short way.
-    let mut digits = itoa::Buffer::new();
-    text.push_str("{\"cursor\":\"");
-    match change.cursor {
-        Cursor::Number(number) => text.push_str(digits.format(number)),
-        other => {
-            let _ = write!(text, "{other}");
-        }
-    }
-    text.push_str("\",\"change_id\":");
-    match change.change_id {
-        Some(id) => {
-            text.push('"');
-            text.push_str(digits.format(id));
-            text.push('"');
-        }
-        None => text.push_str("null"),
-    }
-    if let Content::Event { op, old, new } = &change.content {
-        let _ = write!(text, ",\"op\":\"{}\",\"old\":", op.as_str());
-        write_row(text, old.as_deref());
-        text.push_str(",\"new\":");
-        write_row(text, new.as_deref());
-    }
-    text.push_str(",\"row\":");
-    write_row(text, change.content.row());
-    text.push('}');
-}
-
-/// A row as it is. Line breaks can only be between its parts, never within a string, and would end a
-/// line of NDJSON or an event.
-fn write_row(text: &mut String, row: Option<&RawValue>) {
-    match row.map(RawValue::get) {
-        None => text.push_str("null"),
-        Some(row) if row.contains(['\n', '\r']) => {
-            text.extend(row.chars().filter(|c| !matches!(c, '\n' | '\r')));
-        }
-        Some(row) => text.push_str(row),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use changefeed_core::{Change, Content};
+    use serde_json::value::RawValue;
+
     use super::*;
 
     fn page(rows: &[&str]) -> Page {
@@ -188,6 +162,8 @@ mod tests {
             .map(|(n, row)| Change {
                 cursor: Cursor::Number(n as i64 + 1),
                 change_id: Some(n as i64 + 100),
+                op: None,
+                key: None,
                 content: Content::Row(RawValue::from_string((*row).to_owned()).unwrap()),
             })
             .collect();
@@ -195,8 +171,11 @@ mod tests {
             next: changes.last().map_or(Cursor::Number(0), |c| c.cursor),
             changes,
             more: false,
+            incarnation: LIFE.parse().unwrap(),
         }
     }
+
+    const LIFE: &str = "01892f3c4d5e0123456789abcdef0123";
 
     #[test]
     fn numbers_of_any_length_pass_through_and_line_breaks_do_not() {
@@ -210,7 +189,7 @@ mod tests {
             "{\"feed\":\"f\",\"shard\":3,\"changes\":[\
              {\"cursor\":\"1\",\"change_id\":\"100\",\"row\":{\"n\":12345678901234567890.10}},\
              {\"cursor\":\"2\",\"change_id\":\"101\",\"row\":{ \"a\": \"x\\ny\"}}],\"next\":\"2\",\
-             \"more\":false}"
+             \"more\":false,\"incarnation\":\"01892f3c4d5e0123456789abcdef0123\"}"
         );
         assert_eq!(encoded.ndjson().iter().filter(|b| **b == b'\n').count(), 3);
         let events = String::from_utf8(encoded.events().to_vec()).unwrap();

@@ -116,7 +116,7 @@ impl From<&Error> for Problem {
             Kind::Invalid => (S::BAD_REQUEST, None),
             Kind::NotFound => (S::NOT_FOUND, None),
             Kind::AlreadyExists | Kind::CursorAhead | Kind::Moved => (S::CONFLICT, None),
-            Kind::CursorExpired => (S::GONE, None),
+            Kind::CursorExpired | Kind::Recovered => (S::GONE, None),
             Kind::SchemaMissing | Kind::SchemaTooOld | Kind::SchemaTooNew => {
                 (S::SERVICE_UNAVAILABLE, Some(5))
             }

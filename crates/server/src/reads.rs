@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use changefeed_core::{After, Error, Feed, FeedId, Kind, ShardId, Subscription};
+use changefeed_core::{After, Error, Feed, FeedId, Kind, Listener, ShardId};
 use changefeed_engine::{Changefeed, Next, Pages};
 use tokio::sync::{Semaphore, oneshot};
 
@@ -121,7 +121,7 @@ impl Reads {
     }
 }
 
-/// The pages of a shard, shared with whoever reads the same.
+/// The pages of a shard, shared by all who read the same.
 pub(crate) struct SharedPages {
     pub(crate) app: Arc<App>,
     pub(crate) feed: Arc<Feed>,
@@ -133,8 +133,8 @@ impl Pages for SharedPages {
     type Page = Arc<Encoded>;
     type Error = Arc<Error>;
 
-    fn subscribe(&self) -> Subscription {
-        self.app.db.store().subscribe(&self.feed, self.shard)
+    fn listen(&self) -> Listener {
+        self.app.db.store().listen(&self.feed, self.shard)
     }
 
     async fn read(&self, after: After) -> Outcome {
@@ -146,6 +146,7 @@ impl Pages for SharedPages {
         Next {
             changes: !page.is_empty(),
             after: page.next(),
+            incarnation: page.incarnation(),
         }
     }
 }

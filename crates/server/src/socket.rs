@@ -62,7 +62,7 @@ fn own_answer(sent: &[IoSlice<'_>]) -> Option<(usize, StatusCode)> {
     (plain && status.is_client_error()).then_some((begin + at, status))
 }
 
-/// What a client is told whose request cannot be read.
+/// The answer to a request that cannot be read.
 pub(crate) fn unreadable(status: StatusCode) -> Problem {
     let detail = match status {
         StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use changefeed_core::{After, Cursor, Feed, Kind, Shard, ShardId};
+use changefeed_core::{After, Cursor, Feed, Incarnation, Kind, Shard, ShardId};
 use changefeed_engine::Follower;
 use futures_util::StreamExt;
 use futures_util::stream::{self, SelectAll, Stream};
@@ -37,17 +37,20 @@ struct Followed {
     follower: Follower<SharedPages>,
     /// Where it really begins: `last` means from now on, not from each look.
     begin: After,
+    /// The life of the database.
+    incarnation: Option<Incarnation>,
     first: Option<Arc<Encoded>>,
 }
 
 impl Followed {
-    /// Reads the first page, so that whoever asks for something impossible gets a status and not a
+    /// Reads the first page, so that an impossible request gets a status and not a
     /// stream.
     async fn begin(
         app: &Arc<App>,
         feed: &Arc<Feed>,
         shard: ShardId,
         after: After,
+        incarnation: Option<Incarnation>,
     ) -> Answer<Followed> {
         let pages = SharedPages {
             app: app.clone(),
@@ -55,10 +58,11 @@ impl Followed {
             shard,
             limit: PAGE,
         };
-        let mut follower = Follower::new(pages, after);
+        let mut follower = Follower::new(pages, after).expecting(incarnation);
         let (page, next) = follower.look().await?;
         Ok(Followed {
             begin: if next.changes { after } else { next.after },
+            incarnation: next.incarnation,
             first: next.changes.then_some(page),
             follower,
         })
@@ -99,8 +103,10 @@ pub(crate) async fn shard(
     feed: &Arc<Feed>,
     shard: ShardId,
     after: After,
+    incarnation: Option<Incarnation>,
 ) -> Answer<Response> {
-    let followed = Followed::begin(app, feed, shard, after).await?;
+    let followed = Followed::begin(app, feed, shard, after, incarnation).await?;
+    let incarnation = followed.incarnation;
     let begin = Told::Text(match followed.begin {
         After::Cursor(cursor) => format!("id: {cursor}\n\n").into(),
         _ => Bytes::from_static(b": begin\n\n"),
@@ -110,8 +116,21 @@ pub(crate) async fn shard(
         News::End(problem) => Told::Last(ending(&problem)),
     });
     let begin = stream::once(std::future::ready(begin));
-    Ok(answer(app, rights, seat, feed, begin.chain(news)))
+    let response = answer(app, rights, seat, feed, begin.chain(news));
+    Ok(tell(response, incarnation))
 }
+
+/// Says in which life of the database this is.
+pub(crate) fn tell(mut response: Response, incarnation: Option<Incarnation>) -> Response {
+    let value = incarnation.and_then(|i| HeaderValue::try_from(i.to_string()).ok());
+    if let Some(value) = value {
+        response.headers_mut().insert(INCARNATION, value);
+    }
+    response
+}
+
+/// The header that says in which life of the database a page was read, and in which a cursor was given.
+pub(crate) const INCARNATION: HeaderName = HeaderName::from_static("changefeed-incarnation");
 
 /// All shards of a feed, for ever.
 pub(crate) async fn feed(
@@ -120,12 +139,15 @@ pub(crate) async fn feed(
     seat: Seat,
     feed: &Arc<Feed>,
     places: &Places,
+    incarnation: Option<Incarnation>,
 ) -> Answer<Response> {
     // Known from the beginning, so that a shard without changes is not forgotten by who resumes.
     let mut at = Places::default();
     let mut all = SelectAll::new();
+    let mut expected = incarnation;
     for Shard { shard, .. } in &feed.shards {
-        let followed = Followed::begin(app, feed, *shard, places.of(*shard)).await?;
+        let followed = Followed::begin(app, feed, *shard, places.of(*shard), expected).await?;
+        expected = followed.incarnation;
         at.begin(*shard, followed.begin);
         all.push(Box::pin(followed.into_stream()));
     }
@@ -135,7 +157,8 @@ pub(crate) async fn feed(
         News::End(problem) => Told::Last(ending(&problem)),
     });
     let begin = stream::once(std::future::ready(begin));
-    Ok(answer(app, rights, seat, feed, begin.chain(news)))
+    let response = answer(app, rights, seat, feed, begin.chain(news));
+    Ok(tell(response, expected))
 }
 
 fn ending(problem: &Problem) -> Bytes {

@@ -1,4 +1,5 @@
 -- Feeds, version 1.
+-- Older programs: there are none.
 --
 -- What an application uses from SQL, in any language, also from the stock sqlite3 shell
 -- (3.38 or newer):
@@ -21,13 +22,27 @@
 -- rest on them. Triggers do their work instead.
 
 create table changefeed_schema (
-  version integer not null
+  version  integer not null,
+  checksum text    not null -- of the text of the migration: one that was changed afterwards is noticed
 ) strict;
+
+-- The lives of this database, the last of which counts: it began here, or with a recovery from a backup
+-- (sql/recover.sql). Cursors belong to one.
+create table changefeed_incarnation (
+  number      integer not null primary key,
+  incarnation text    not null
+) strict;
+insert into changefeed_incarnation (number, incarnation)
+values (1, printf('%012x', cast((julianday('now') - 2440587.5) * 86400000 as integer)) || lower(hex(randomblob(10))));
 
 create table changefeed_feed (
   feed_id integer not null primary key check (feed_id between -32768 and 32767),
   name    text    not null unique check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
-  comment text
+  comment text,
+  -- How long its changes are kept after they got their numbers, in milliseconds: those that every consumer has
+  -- read, and those that some consumer has not read. For ever where it is null.
+  trim_after_ms        integer check (trim_after_ms >= 0),
+  trim_unread_after_ms integer check (trim_unread_after_ms >= trim_after_ms)
 ) strict;
 
 -- What is kept about a shard; changefeed_shard shows it.
@@ -46,14 +61,18 @@ create table changefeed_shard_def (
   primary key (feed_id, shard)
 ) strict, without rowid;
 
--- The numbered changes. key1 to key8 hold the primary key of the row behind a captured change,
--- each value with its own type, so that the row can be found again exactly.
+-- The numbered changes. Of a captured one `op` says what happened (I insert, U update, D delete, B backfill),
+-- and key1 to key8 hold the primary key of its row, each value with its own type, so that the row can be
+-- found again exactly. Feeds with images also keep the row before and after, as JSON.
 create table changefeed_numbered (
   feed_id   integer not null,
   shard     integer not null,
   change_sequence_number integer not null,
   change_id integer not null,
+  op        text,
   key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any,
+  old       text,
+  new       text,
   primary key (feed_id, shard, change_sequence_number)
 ) strict, without rowid;
 
@@ -101,7 +120,15 @@ create table changefeed_feed_source (
   change_id_column text,
   shard_by text,
   -- How many shards the rows are spread over; shards added by hand later get none of them.
-  shards   integer not null
+  shards   integer not null,
+  -- Whether its changes keep the row before and after.
+  images   integer not null default 0,
+  -- Which rows are in it, as the condition was written, and which columns are in its images, as a JSON array.
+  condition text,
+  columns  text,
+  -- The primary key of a captured table as a JSON array of names. A table that is rebuilt with another key cannot
+  -- be captured any further: the keys of its changes would not be of one kind.
+  key_names text
 ) strict;
 
 -- How far a backfill has come: the key of the last row that got a number (for a joined source
@@ -202,21 +229,26 @@ end;
 create view changefeed_change (feed_id, shard, change_id, change_sequence_number) as
   select feed_id, shard, change_id, change_sequence_number from changefeed_numbered;
 
--- Which row a captured change is about.
 -- Changes for readers by SQL, each with the lowest cursor from which it may be read: who reads below it
--- would jump over what was trimmed, or over what a backfill has still to put in between.
+-- would jump over what was trimmed, or over what a backfill has still to put in between. The key of a captured
+-- change has its values in the order of the primary key, and as they are in the table.
 --
---   select r.change_sequence_number, r.change_id from changefeed_read r
+--   select r.change_sequence_number, r.change_id, r.op, r.key1 from changefeed_read r
 --    where r.feed_id = 37 and r.shard = 0
 --      and r.change_sequence_number > :cursor and r.lowest_cursor <= :cursor
 --    order by r.change_sequence_number limit 100;
 --
 -- A cursor outside of changefeed_bounds finds nothing: below `lowest` it has expired, above
 -- `highest` it comes from another feed or database.
-create view changefeed_read (feed_id, shard, change_sequence_number, change_id, lowest_cursor) as
+create view changefeed_read
+  (feed_id, shard, change_sequence_number, change_id, lowest_cursor,
+   op, key1, key2, key3, key4, key5, key6, key7, key8, old, new) as
   select n.feed_id, n.shard, n.change_sequence_number, n.change_id,
          case when d.frontier < n.change_sequence_number then max(d.start, d.trimmed)
-              else d.trimmed end
+              else d.trimmed end,
+         case n.op when 'I' then 'insert' when 'U' then 'update' when 'D' then 'delete'
+                   when 'B' then 'backfill' end,
+         n.key1, n.key2, n.key3, n.key4, n.key5, n.key6, n.key7, n.key8, n.old, n.new
     from changefeed_shard_def d
     join changefeed_numbered n on n.feed_id = d.feed_id and n.shard = d.shard;
 
@@ -225,15 +257,16 @@ create view changefeed_bounds (feed_id, shard, lowest, highest) as
     from changefeed_shard s
     join changefeed_shard_def d on d.feed_id = s.feed_id and d.shard = s.shard;
 
+-- Which row a captured change is about, and what happened to it.
 create view changefeed_change_row
-  (change_id, key1, key2, key3, key4, key5, key6, key7, key8) as
-  select change_id, key1, key2, key3, key4, key5, key6, key7, key8
+  (change_id, op, key1, key2, key3, key4, key5, key6, key7, key8) as
+  select change_id, op, key1, key2, key3, key4, key5, key6, key7, key8
     from changefeed_numbered where key1 is not null;
 
 -- Where the capture triggers on application tables put what they see; not for reading.
 create view changefeed_captured
-  (feed_id, shard, key1, key2, key3, key4, key5, key6, key7, key8) as
-  select feed_id, shard, key1, key2, key3, key4, key5, key6, key7, key8
+  (feed_id, shard, op, key1, key2, key3, key4, key5, key6, key7, key8, old, new) as
+  select feed_id, shard, op, key1, key2, key3, key4, key5, key6, key7, key8, old, new
     from changefeed_numbered;
 
 -- A new change takes the next number. No statement in these triggers relies on a conflict clause
@@ -283,20 +316,21 @@ begin
   select raise(abort, 'changefeed: the change could not be inserted') where changes() = 0;
 end;
 
--- A captured change takes a change_id and the next number, and keeps the key of its row. Where
+-- A captured change takes a change_id and the next number, and keeps what happened and the key of its row. Where
 -- somebody deleted the feed by SQL, and so left its triggers on the table, nothing is captured: the
 -- application's write must not fail for that.
 create trigger changefeed_captured_insert instead of insert on changefeed_captured
 begin
   update changefeed_change_id set value = value + 1;
   insert into changefeed_numbered (feed_id, shard, change_sequence_number, change_id,
-    key1, key2, key3, key4, key5, key6, key7, key8)
+    op, key1, key2, key3, key4, key5, key6, key7, key8, old, new)
   select d.feed_id, d.shard,
          1 + max(d.start, d.trimmed,
                  coalesce((select max(n.change_sequence_number) from changefeed_numbered n
                             where n.feed_id = new.feed_id and n.shard = new.shard), 0)),
          (select value from changefeed_change_id),
-         new.key1, new.key2, new.key3, new.key4, new.key5, new.key6, new.key7, new.key8
+         new.op, new.key1, new.key2, new.key3, new.key4, new.key5, new.key6, new.key7, new.key8,
+         new.old, new.new
     from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard;
   select raise(abort, 'changefeed: a feed made from this table has lost a shard; drop the feed with `changefeed feed drop`')
    where changes() = 0 and exists (select 1 from changefeed_feed where feed_id = new.feed_id);
@@ -324,5 +358,3 @@ with recursive positions (position) as (
   values (1) union all select position + 1 from positions where position < 255
 )
 select position, position * position * 7919 % 65521 from positions;
-
-insert into changefeed_schema (version) values (1);

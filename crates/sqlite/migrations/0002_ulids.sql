@@ -1,4 +1,5 @@
 -- ULID transactions, version 2. `begin_ulid` in `src/ulids.rs` tells how they work.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- A feed_id here is a UUID from the application's source code, in lower case with hyphens. It has
 -- nothing to do with the numbers in changefeed_feed; changefeed_ulid_source connects the two.
@@ -40,5 +41,3 @@ create trigger changefeed_feed_delete_ulid after delete on changefeed_feed
 begin
   delete from changefeed_ulid_source where feed_id = old.feed_id;
 end;
-
-insert into changefeed_schema (version) values (2);

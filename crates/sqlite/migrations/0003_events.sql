@@ -1,4 +1,5 @@
 -- Event triggers, version 3.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- Database triggers on the application's tables write every event into changefeed_event, in the
 -- writer's own transaction, with built-in functions only: the stock sqlite3 shell may write.
@@ -229,5 +230,3 @@ create view changefeed_event_invocation_logs
     from changefeed_event_attempt a
     join changefeed_event e on e.change_id = a.change_id
     join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
-
-insert into changefeed_schema (version) values (3);

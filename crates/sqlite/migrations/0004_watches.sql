@@ -1,4 +1,5 @@
 -- Watches, version 4.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- Triggers on a watched table note the keys of changed rows in changefeed_changes_<table_id>; a
 -- worker moves them to the backlog of each function that watches the table,
@@ -60,5 +61,3 @@ create table changefeed_clock (
   latest   integer not null default 0 -- milliseconds since 1970
 ) strict;
 insert into changefeed_clock default values;
-
-insert into changefeed_schema (version) values (4);

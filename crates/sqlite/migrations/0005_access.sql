@@ -1,4 +1,5 @@
 -- Who may ask, and who answers, version 5.
+-- Older programs: those that run may go on; none can be started any more.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed_access_token (
@@ -27,5 +28,3 @@ create table changefeed_instance (
   started_at integer not null, -- milliseconds since 1970
   seen_at    integer not null
 ) strict, without rowid;
-
-insert into changefeed_schema (version) values (5);

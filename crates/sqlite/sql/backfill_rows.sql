@@ -1,4 +1,4 @@
-select {shard}, {published}, {key}
+select {shard}, {published}, {image}, {key}
   from {table} as changefeed_row
  where {condition} {resume}
  {group}

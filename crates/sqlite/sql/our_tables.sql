@@ -2,7 +2,7 @@
 select type, name from sqlite_master
  where type in ('table', 'view')
    and (name in (
-     'changefeed_schema', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
+     'changefeed_schema', 'changefeed_incarnation', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
      'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
      'changefeed_shard', 'changefeed_read', 'changefeed_bounds', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',

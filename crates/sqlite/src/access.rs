@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    AccessStore, AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId,
+    AccessStore, AccessToken, NewToken, Result, Scope, TokenDigest, TokenId, words,
 };
 use rusqlite::{Transaction, params};
 
@@ -39,7 +39,7 @@ impl AccessStore for SqliteStore {
             tokens(tx)?
                 .into_iter()
                 .find(|token| token.id == new.id)
-                .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
+                .ok_or_else(words::token_gone)
         })
         .await
     }

@@ -13,7 +13,8 @@ use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 
 use crate::error::Explain;
-use crate::inspect::{MAX_KEY, Table};
+use crate::filter::Filter;
+use crate::source::{MAX_KEY, Table};
 use crate::{capture, quote};
 
 /// How far below the start the numbers begin.
@@ -35,6 +36,9 @@ struct Rows {
     change_id: Option<String>,
     /// The shard of a row, as SQL.
     shard: String,
+    /// What is kept of it, as SQL.
+    image: String,
+    images: bool,
 }
 
 /// A row that gets a number.
@@ -42,6 +46,8 @@ struct Found {
     shard: i16,
     /// Whether the application has put it into the feed already.
     published: bool,
+    /// The row as JSON, if the feed keeps images.
+    image: Value,
     key: Vec<Value>,
 }
 
@@ -63,7 +69,12 @@ pub(crate) fn step(tx: &Connection, feed: &Feed, batch: usize) -> Result<Backfil
     if let Some(last) = found.last() {
         state.position = Some(last.key.clone());
     }
-    let fresh: Vec<Found> = found.into_iter().filter(|row| !row.published).collect();
+    // A row without an image is not in a feed that keeps them.
+    let here = |row: &Found| !rows.images || row.image != Value::Null;
+    let fresh: Vec<Found> = found
+        .into_iter()
+        .filter(|row| !row.published && here(row))
+        .collect();
     number(tx, feed, &rows, &fresh)?;
     let added = i64::try_from(fresh.len()).unwrap_or(i64::MAX);
     state.done += added;
@@ -200,14 +211,12 @@ fn number(tx: &Connection, feed: &Feed, rows: &Rows, fresh: &[Found]) -> Result<
                 - count
         }
     };
-    let width = if rows.change_id.is_some() {
-        0
-    } else {
-        rows.width()
-    };
     let mut columns = vec!["feed_id", "shard", "change_sequence_number", "change_id"];
-    let keys = capture::key_columns("", width);
-    columns.extend(keys.iter().map(String::as_str));
+    let keys = capture::key_columns("", rows.width());
+    if rows.change_id.is_none() {
+        columns.extend(["op", "new"]);
+        columns.extend(keys.iter().map(String::as_str));
+    }
     let sql = format!(
         "insert into changefeed_numbered ({}) values (?{})",
         columns.join(", "),
@@ -232,6 +241,7 @@ fn number(tx: &Connection, feed: &Feed, rows: &Rows, fresh: &[Found]) -> Result<
             values.extend(row.key.iter().take(1).cloned());
         } else {
             values.push(Value::Integer(own_id));
+            values.extend([Value::Text("B".to_owned()), row.image.clone()]);
             values.extend(row.key.iter().cloned());
         }
         insert.execute(params_from_iter(values)).explained()?;
@@ -273,17 +283,23 @@ impl Rows {
             .ok_or_else(|| Error::not_found(format!("feed '{}' is already gone", feed.name)))?;
         let table = Table::behind(tx, feed, source)?;
         let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;
-        let shard = capture::row_shard("changefeed_row", shard_by, shards);
+        let shard = capture::row_shard("changefeed_row", shard_by, shards)?;
         let change_id = match source {
             Source::Captured { .. } | Source::Ulid { .. } | Source::Events => None,
             Source::Joined {
                 change_id_column, ..
             } => Some(table.column(change_id_column)?.to_owned()),
         };
+        let image = match source {
+            Source::Captured { .. } => Filter::of(&table, source)?.image("changefeed_row")?,
+            _ => "null".to_owned(),
+        };
         Ok(Rows {
             table,
             change_id,
             shard,
+            image,
+            images: source.keeps_images(),
         })
     }
 
@@ -354,6 +370,7 @@ impl Rows {
             &[
                 ("shard", &self.shard),
                 ("published", &published),
+                ("image", &self.image),
                 ("key", &order.join(", ")),
                 ("table", &self.table.sql()),
                 ("condition", &self.condition()),
@@ -361,13 +378,14 @@ impl Rows {
                 ("group", &group),
                 ("batch", &batch.to_string()),
             ],
-        );
+        )?;
         let width = order.len();
         let found = |row: &Row<'_>| {
             Ok(Found {
                 shard: row.get(0)?,
                 published: row.get(1)?,
-                key: (2..2 + width)
+                image: row.get(2)?,
+                key: (3..3 + width)
                     .map(|n| row.get(n))
                     .collect::<rusqlite::Result<_>>()?,
             })

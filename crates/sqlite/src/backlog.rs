@@ -6,7 +6,7 @@ mod settling;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, Error, Kind, Result, RowChange, RowOperation, Watch, WatchSettings, crash_point,
+    Batch, Error, Result, RowChange, RowOperation, Watch, WatchSettings, crash_point, words,
 };
 use rusqlite::{Connection, params};
 
@@ -88,14 +88,14 @@ impl<'a> Backlog<'a> {
     }
 
     /// Fills a statement about this backlog.
-    fn sql(&self, template: &str, more: &[(&str, &str)]) -> String {
+    fn sql(&self, template: &str, more: &[(&str, &str)]) -> Result<String> {
         let log = self.tracked.log();
         let mut places = vec![("leases", self.leases.as_str()), ("log", log.as_str())];
         places.extend_from_slice(more);
         fill(template, &places)
     }
 
-    fn due() -> String {
+    fn due() -> Result<String> {
         fill(include_str!("../sql/watch_due.sql"), &[])
     }
 
@@ -103,11 +103,11 @@ impl<'a> Backlog<'a> {
     pub(crate) fn look(&self, owner: &str) -> Result<Look> {
         let sql = self.sql(
             include_str!("../sql/watch_look.sql"),
-            &[("due", &Backlog::due()), ("idle", &IDLE.to_string())],
+            &[("due", &Backlog::due()?), ("idle", &IDLE.to_string())],
         );
         let (function_id, table_id) = (&self.watch.function_id, self.watch.table_id);
         self.tx
-            .prepare_cached(&sql)
+            .prepare_cached(&sql?)
             .and_then(|mut s| {
                 s.query_row(params![self.now, owner, function_id, table_id], |row| {
                     if row.get::<_, bool>(0)? || row.get(1)? || row.get(2)? {
@@ -128,11 +128,7 @@ impl<'a> Backlog<'a> {
             .prepare_cached("select exists (select 1 from sqlite_master where name = ?1)")
             .and_then(|mut s| s.query_row([&self.leases], |row| row.get::<_, bool>(0)));
         match there {
-            Ok(false) => Error::not_found(format!(
-                "the state of watch '{}' was deleted",
-                self.watch.name
-            ))
-            .advise("it is made again when the watch is started"),
+            Ok(false) => words::watch_state_deleted(self.watch),
             _ => crate::error::explain(error),
         }
     }
@@ -185,7 +181,7 @@ impl<'a> Backlog<'a> {
         let before = self.next_version(number)? - number;
         for leases in functions(self.tx, self.watch.table_id)? {
             self.tx
-                .prepare_cached(&self.fold(&leases))
+                .prepare_cached(&self.fold(&leases)?)
                 .and_then(|mut s| s.execute([bound, before]))
                 .explained()?;
         }
@@ -197,7 +193,7 @@ impl<'a> Backlog<'a> {
     }
 
     /// What moves net changes to a backlog.
-    fn fold(&self, leases: &str) -> String {
+    fn fold(&self, leases: &str) -> Result<String> {
         let log_keys = crate::capture::key_columns("", self.tracked.table.key.len()).join(", ");
         let own = "q._changefeed_columns";
         let newer = "q._changefeed_newer_columns";
@@ -296,7 +292,7 @@ impl<'a> Backlog<'a> {
         let version = self.next_version(1)?;
         let count = self
             .tx
-            .prepare_cached(&sql)
+            .prepare_cached(&sql?)
             .and_then(|mut s| s.execute(params![self.now, error, version]))
             .map_err(|e| self.missing(e))?;
         Ok(count as u64)
@@ -306,7 +302,7 @@ impl<'a> Backlog<'a> {
     /// often that was, the fewer they are.
     fn lease_again(&self, terms: &Terms) -> Result<Option<Leased>> {
         use rusqlite::OptionalExtension;
-        let due = Backlog::due();
+        let due = Backlog::due()?;
         let sql = format!(
             "select q._changefeed_attempt_count from {} q where {due} \
              order by q._changefeed_change_version limit 1",
@@ -334,7 +330,7 @@ impl<'a> Backlog<'a> {
         let limit = i64::try_from(limit).unwrap_or(i64::MAX);
         let rows: Vec<(i64, u32)> = self
             .tx
-            .prepare_cached(&sql)
+            .prepare_cached(&sql?)
             .and_then(|mut s| {
                 s.query_map(
                     params![
@@ -381,7 +377,7 @@ impl<'a> Backlog<'a> {
                 ("held", &held(leased.generation, leased.versions)),
             ],
         );
-        let mut statement = self.tx.prepare_cached(&sql).explained()?;
+        let mut statement = self.tx.prepare_cached(&sql?).explained()?;
         let mut rows = statement.query([]).explained()?;
         let mut changes: Vec<RowChange> = Vec::new();
         let first = 4 + table.key.len();
@@ -444,7 +440,7 @@ impl<'a> Backlog<'a> {
     pub(crate) fn keep_state(&self) -> Result<()> {
         let sql = self.sql(include_str!("../sql/watch_keep_state.sql"), &[]);
         self.tx
-            .prepare_cached(&sql)
+            .prepare_cached(&sql?)
             .and_then(|mut s| {
                 s.execute(params![
                     self.watch.function_id,
@@ -500,9 +496,4 @@ fn list(parts: &[&str]) -> String {
 
 fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX / 2)
-}
-
-/// What cannot be written or read as JSON.
-pub(crate) fn unreadable(what: impl Into<String>, error: serde_json::Error) -> Error {
-    Error::new(Kind::Database, what.into()).caused_by(error)
 }

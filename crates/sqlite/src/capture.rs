@@ -6,13 +6,15 @@
 //!
 //! How rows are seen that a REPLACE removes is told in `staging.rs`.
 
-use changefeed_core::{Error, FeedId, Kind, Result};
+use changefeed_core::{Error, FeedId, Kind, Result, Source};
 use rusqlite::Connection;
 
 use crate::arrange;
 use crate::error::Explain;
-use crate::inspect::Table;
+use crate::event_capture::MAX_SQL;
+use crate::filter::Filter;
 use crate::quote::{self, fill};
+use crate::source::Table;
 use crate::staging::{self, Staging, Trigger, pairs};
 use crate::unique::{Primary, Uniques};
 
@@ -34,23 +36,22 @@ pub(crate) fn trigger_name(feed: FeedId, event: &str) -> String {
 }
 
 /// The shard of a value, as an SQL expression.
-pub(crate) fn shard_expression(value: &str, shards: i16) -> String {
+pub(crate) fn shard_expression(value: &str, shards: i16) -> Result<String> {
     if shards <= 1 {
-        return "0".to_owned();
+        return Ok("0".to_owned());
     }
-    fill(
+    let sql = fill(
         include_str!("../sql/shard.sql"),
         &[("value", value), ("shards", &shards.to_string())],
-    )
-    .trim_end()
-    .to_owned()
+    )?;
+    Ok(sql.trim_end().to_owned())
 }
 
 /// The shard of a row after an alias, by a column of its table.
-pub(crate) fn row_shard(alias: &str, shard_by: Option<&str>, shards: i16) -> String {
+pub(crate) fn row_shard(alias: &str, shard_by: Option<&str>, shards: i16) -> Result<String> {
     match shard_by {
         Some(column) => shard_expression(&format!("{alias}.{}", quote::identifier(column)), shards),
-        None => "0".to_owned(),
+        None => Ok("0".to_owned()),
     }
 }
 
@@ -64,13 +65,23 @@ pub(crate) fn install(
     connection: &Connection,
     feed: FeedId,
     table: &Table,
-    shard_by: Option<&str>,
+    source: &Source,
     shards: i16,
 ) -> Result<()> {
     if shards > 1 {
         check_encoding(connection)?;
     }
-    for trigger in triggers(connection, feed, table, shard_by, shards)? {
+    for trigger in triggers(connection, feed, table, source, shards)? {
+        if trigger.sql.len() > MAX_SQL {
+            return Err(Error::new(
+                Kind::Unsupported,
+                format!(
+                    "table {} has too many columns to keep images of all of them",
+                    table.name
+                ),
+            )
+            .advise("make the feed without --images"));
+        }
         connection.execute_batch(&trigger.sql).explained()?;
     }
     arrange::arrange(connection, &table.name)?;
@@ -140,21 +151,30 @@ pub(crate) fn triggers(
     connection: &Connection,
     feed: FeedId,
     table: &Table,
-    shard_by: Option<&str>,
+    source: &Source,
     shards: i16,
 ) -> Result<Vec<Trigger>> {
+    let shard_by = source.shard_by();
+    let filter = Filter::of(table, source)?;
+    let image = |alias: &str| filter.image(alias);
     let count = table.key.len();
     let (new_key, old_key) = (table.key_of("new"), table.key_of("old"));
     let (old_shard, new_shard) = (
-        row_shard("old", shard_by, shards),
-        row_shard("new", shard_by, shards),
+        row_shard("old", shard_by, shards)?,
+        row_shard("new", shard_by, shards)?,
     );
     let spread = shards > 1;
-    let mut moved = pairs(&old_key, "is not", &new_key, " or ");
+    // Whatever the columns' collations: to a reader, `a` and `A` are two keys.
+    let exactly: Vec<String> = old_key
+        .iter()
+        .map(|k| format!("{k} collate binary"))
+        .collect();
+    let mut moved = pairs(&exactly, "is not", &new_key, " or ");
     if spread {
         moved.push_str(&format!(" or {old_shard} <> {new_shard}"));
     }
     let keys = key_columns("", count);
+    let [left, entered, told] = filter.update(&moved)?;
     let places = [
         ("feed", feed.to_string()),
         ("table", table.sql()),
@@ -163,7 +183,20 @@ pub(crate) fn triggers(
         ("old_key", old_key.join(", ")),
         ("new_shard", new_shard),
         ("old_shard", old_shard),
-        ("moved", moved),
+        (
+            "update_old_image",
+            match source.keeps_images() {
+                true => format!("case when {entered} then null else {} end", image("old")?),
+                false => "null".to_owned(),
+            },
+        ),
+        ("left", left),
+        ("entered", entered),
+        ("told", told),
+        ("old_here", filter.here("old")),
+        ("new_here", filter.here("new")),
+        ("old_image", image("old")?),
+        ("new_image", image("new")?),
     ];
     let make = |template: &str, more: &[(&str, &str)]| {
         let mut all: Vec<(&str, &str)> = places.iter().map(|(p, v)| (*p, v.as_str())).collect();
@@ -172,18 +205,27 @@ pub(crate) fn triggers(
     };
 
     // A row that is replaced through its primary key is a change of this key, which is told anyway;
-    // but it may have been in another shard.
-    let primary = match spread {
+    // but it may have been in another shard, and where images are kept it is told what it was.
+    let primary = match spread || source.keeps_images() {
         true => Primary::Included,
         false => Primary::LeftOut,
     };
     let mut conflicts = Uniques::of(connection, table, primary)?.conflicts;
-    if spread || table.identity() != table.key && !table.is_key_rowid(connection)? {
+    if spread
+        || source.keeps_images()
+        || table.identity() != table.key && !table.is_key_rowid(connection)?
+    {
         conflicts.extend(staging::by_place(table));
     }
     let mut payload = keys.clone();
     payload.push("shard".to_owned());
+    if source.keeps_images() {
+        payload.push("old".to_owned());
+    }
     let tell = |alias: &str| {
+        if source.keeps_images() {
+            return make(include_str!("../sql/capture_tell_all.sql"), &[]);
+        }
         make(
             include_str!("../sql/capture_tell.sql"),
             &[
@@ -191,7 +233,7 @@ pub(crate) fn triggers(
                     "keys_are_its",
                     &pairs(&keys, "is", &table.key_of(alias), " and "),
                 ),
-                ("its_shard", &row_shard(alias, shard_by, shards)),
+                ("its_shard", &row_shard(alias, shard_by, shards)?),
             ],
         )
     };
@@ -203,14 +245,17 @@ pub(crate) fn triggers(
         payload,
         values: &|alias| {
             let mut values = table.key_of(alias);
-            values.push(row_shard(alias, shard_by, shards));
-            values
+            values.push(row_shard(alias, shard_by, shards)?);
+            if source.keeps_images() {
+                values.push(image(alias)?);
+            }
+            Ok(values)
         },
         tell: &tell,
         name: &|event| trigger_name(feed, event),
     };
-    let untold = staging.untold();
-    let mut all = staging.before();
+    let untold = staging.untold()?;
+    let mut all = staging.before()?;
     for (event, template) in [
         ("insert", include_str!("../sql/capture_insert.sql")),
         ("update", include_str!("../sql/capture_update.sql")),
@@ -220,10 +265,10 @@ pub(crate) fn triggers(
         let sql = make(
             template,
             &[("trigger", &quote::identifier(&name)), ("untold", &untold)],
-        );
+        )?;
         all.push(Trigger { name, sql });
     }
-    all.extend(staging.after());
+    all.extend(staging.after()?);
     Ok(all)
 }
 
@@ -244,7 +289,7 @@ mod tests {
     }
 
     fn by_sql(connection: &Connection, value: &Value, shards: i16) -> i16 {
-        let sql = format!("select {}", shard_expression("?1", shards));
+        let sql = format!("select {}", shard_expression("?1", shards).unwrap());
         connection
             .query_row(&sql, [value], |row| row.get(0))
             .unwrap()

@@ -9,8 +9,8 @@
 
 use changefeed_core::{Error, Result};
 
-use crate::inspect::Table;
 use crate::quote;
+use crate::source::Table;
 
 /// Words of an expression that are neither functions nor columns.
 const WORDS: [&str; 34] = [

@@ -110,16 +110,11 @@ pub fn consume<T, E: From<Error>>(
     let transaction = connection
         .transaction_with_behavior(TransactionBehavior::Immediate)
         .explained()?;
-    let Taken {
-        consumer,
-        feed,
-        shard,
-        from,
-        page,
-        ..
-    } = taken;
-    // First, so that whoever comes second has no effects to undo.
-    advance_consumer(&transaction, consumer, *feed, *shard, *from, page.next)?;
+    // First, so that a second caller has no effects to undo.
+    if let Some(to) = taken.to() {
+        let (consumer, from) = (&taken.consumer, taken.from);
+        advance_consumer(&transaction, consumer, taken.feed, taken.shard, from, to)?;
+    }
     let done = effects(&transaction)?;
     transaction.commit().explained()?;
     Ok(done)

@@ -1,10 +1,10 @@
 //! Definitions, many at once.
 
 use async_trait::async_trait;
-use changefeed_core::{DefinitionStore, Error, Result, Step, TableName, Watch, crash_point};
+use changefeed_core::{DefinitionStore, Result, Step, TableName, Watch, crash_point, words};
 use rusqlite::Connection;
 
-use crate::inspect::Table;
+use crate::source::Table;
 use crate::{SqliteStore, feeds, triggers, watches};
 
 #[async_trait]
@@ -57,7 +57,7 @@ fn take(tx: &Connection, step: Step) -> Result<Option<Watch>> {
             let trigger = triggers::list(tx)?
                 .into_iter()
                 .find(|t| t.definition.name == name)
-                .ok_or_else(|| Error::not_found(format!("trigger '{name}' is already gone")))?;
+                .ok_or_else(|| words::trigger_gone(&name))?;
             triggers::pause(tx, &trigger, reason.as_deref())?;
         }
         Step::DropTrigger(trigger) => triggers::drop(tx, &trigger)?,

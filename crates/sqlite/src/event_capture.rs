@@ -12,8 +12,8 @@ use rusqlite::Connection;
 use crate::condition::{Condition, Row};
 use crate::error::Explain;
 use crate::event_row::joined;
-use crate::inspect::{MAX_KEY, Table};
 use crate::quote::{self, fill};
+use crate::source::{MAX_KEY, Table};
 use crate::staging::{self, Staging, Trigger};
 use crate::unique::{Primary, Uniques};
 use crate::{arrange, capture, event_row, feeds};
@@ -32,7 +32,7 @@ const TRIGGERS: [&str; 8] = [
 
 /// The longest statement that every SQLite program reads. A longer one in the schema would keep the
 /// others from opening the file at all.
-const MAX_SQL: usize = 900_000;
+pub(crate) const MAX_SQL: usize = 900_000;
 
 /// The name of a database trigger of an event trigger.
 pub(crate) fn trigger_name(id: TriggerId, event: &str) -> String {
@@ -141,7 +141,7 @@ impl Plan {
     }
 
     /// The database triggers as they should be now.
-    pub(crate) fn triggers(&self) -> Vec<Trigger> {
+    pub(crate) fn triggers(&self) -> Result<Vec<Trigger>> {
         let capture = &self.definition.capture;
         let payload = ["old", "order_key", "shard", "wanted"];
         let owner = staging::EVENTS + i64::from(self.id.0);
@@ -152,7 +152,7 @@ impl Plan {
                 ("owner", &owner.to_string()),
                 ("feed", &self.feed()),
             ],
-        );
+        )?;
         let staging = Staging {
             owner,
             table: &self.table,
@@ -166,18 +166,18 @@ impl Plan {
                     Some(condition) => condition.sql(Row::Called(alias), Row::Missing),
                     None => "1".to_owned(),
                 };
-                vec![
-                    self.row(alias),
-                    self.order_key(alias),
-                    self.shard(alias),
+                Ok(vec![
+                    self.row(alias)?,
+                    self.order_key(alias)?,
+                    self.shard(alias)?,
                     wanted,
-                ]
+                ])
             },
             telling: 1,
-            tell: &|_| tell.clone(),
+            tell: &|_| Ok(tell.clone()),
             name: &|event| trigger_name(self.id, event),
         };
-        let mut all = staging.before();
+        let mut all = staging.before()?;
         for (event, wanted) in [
             ("insert", capture.insert),
             ("update", capture.update != Updates::Ignored),
@@ -186,12 +186,12 @@ impl Plan {
             if wanted {
                 all.push(Trigger {
                     name: trigger_name(self.id, event),
-                    sql: self.after(event, &staging.untold(), &self.write(event)),
+                    sql: self.after(event, &staging.untold()?, &self.write(event)?)?,
                 });
             }
         }
-        all.extend(staging.after());
-        all
+        all.extend(staging.after()?);
+        Ok(all)
     }
 
     /// Creates the database triggers in place of any that are there.
@@ -200,7 +200,7 @@ impl Plan {
         if self.binding.as_ref().is_some_and(|b| b.shards > 1) {
             capture::check_encoding(connection)?;
         }
-        for trigger in self.triggers() {
+        for trigger in self.triggers()? {
             if trigger.sql.len() > MAX_SQL {
                 return Err(Error::new(
                     Kind::Unsupported,
@@ -248,19 +248,19 @@ impl Plan {
     }
 
     /// The statement that makes events of existing rows, in batches, and the columns it walks by.
-    pub(crate) fn existing(&self) -> Existing {
+    pub(crate) fn existing(&self) -> Result<Existing> {
         let wanted = match &self.condition {
             Some(condition) => condition.sql(Row::Missing, Row::Called("changefeed_row")),
             None => "1".to_owned(),
         };
-        Existing {
+        Ok(Existing {
             identity: self.identity_of("changefeed_row"),
             table: self.table.sql(),
-            new: self.row("changefeed_row"),
-            order_key: self.order_key("changefeed_row"),
-            shard: self.shard("changefeed_row"),
+            new: self.row("changefeed_row")?,
+            order_key: self.order_key("changefeed_row")?,
+            shard: self.shard("changefeed_row")?,
             wanted,
-        }
+        })
     }
 
     /// The order key of an event that has no row.
@@ -281,7 +281,7 @@ impl Plan {
             .collect()
     }
 
-    fn after(&self, event: &str, untold: &str, body: &str) -> String {
+    fn after(&self, event: &str, untold: &str, body: &str) -> Result<String> {
         let untold = if event == "delete" { untold } else { "" };
         fill(
             include_str!("../sql/event_trigger.sql"),
@@ -295,14 +295,14 @@ impl Plan {
         )
     }
 
-    fn write(&self, event: &str) -> String {
+    fn write(&self, event: &str) -> Result<String> {
         let (op, old, new) = match event {
             "insert" => ("I", Row::Missing, Row::Itself),
             "update" => ("U", Row::Itself, Row::Itself),
             _ => ("D", Row::Itself, Row::Missing),
         };
         let row = |side: Row<'_>, alias: &str| match side {
-            Row::Missing => "null".to_owned(),
+            Row::Missing => Ok("null".to_owned()),
             Row::Itself | Row::Called(_) => self.row(alias),
         };
         let alias = if new == Row::Missing { "old" } else { "new" };
@@ -323,11 +323,11 @@ impl Plan {
             &[
                 ("id", &self.id.0.to_string()),
                 ("op", op),
-                ("old", &row(old, "old")),
-                ("new", &row(new, "new")),
-                ("order_key", &self.order_key(alias)),
+                ("old", &row(old, "old")?),
+                ("new", &row(new, "new")?),
+                ("order_key", &self.order_key(alias)?),
                 ("feed", &self.feed()),
-                ("shard", &self.shard(alias)),
+                ("shard", &self.shard(alias)?),
                 ("wanted", &wanted.join("\n     and ")),
             ],
         )
@@ -356,28 +356,29 @@ impl Plan {
             .map_or_else(|| "null".to_owned(), |binding| binding.feed.to_string())
     }
 
-    fn shard(&self, alias: &str) -> String {
+    fn shard(&self, alias: &str) -> Result<String> {
         self.binding.as_ref().map_or_else(
-            || "null".to_owned(),
+            || Ok("null".to_owned()),
             |binding| capture::row_shard(alias, binding.shard_by.as_deref(), binding.shards),
         )
     }
 
     /// The values that decide what is delivered in order, as text.
-    fn order_key(&self, alias: &str) -> String {
+    fn order_key(&self, alias: &str) -> Result<String> {
         let Some(order) = &self.order else {
-            return "null".to_owned();
+            return Ok("null".to_owned());
         };
-        let values: Vec<String> = order.iter().map(|c| event_row::value(alias, c)).collect();
-        format!(
+        let values: Result<Vec<String>> =
+            order.iter().map(|c| event_row::value(alias, c)).collect();
+        Ok(format!(
             "printf('{}', {})",
             vec!["%s"; order.len()].join(","),
-            values.join(", ")
-        )
+            values?.join(", ")
+        ))
     }
 
     /// The row behind an alias as a JSON object.
-    fn row(&self, alias: &str) -> String {
+    fn row(&self, alias: &str) -> Result<String> {
         event_row::object(alias, &self.payload)
     }
 }

@@ -3,9 +3,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus, Kind,
+    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
     LoggedAttempt, LoggedEvent, Operation, Outcome, Result, TableName, TriggerId, TriggerName,
-    TriggerState, Uuid, crash_point,
+    TriggerState, Uuid, crash_point, words,
 };
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
@@ -201,10 +201,7 @@ fn trigger_ids(tx: &Connection, name: Option<&TriggerName>) -> Result<Vec<i32>> 
         })
         .explained()?;
     match name {
-        Some(name) if ids.is_empty() => Err(Error::not_found(format!(
-            "there is no event trigger '{name}'"
-        ))
-        .advise("`changefeed trigger list` shows the triggers")),
+        Some(name) if ids.is_empty() => Err(words::no_trigger(name)),
         _ => Ok(ids),
     }
 }
@@ -252,10 +249,7 @@ fn milliseconds(time: SystemTime) -> i64 {
 
 /// Has one event delivered again.
 pub(crate) fn redeliver_one(tx: &Connection, id: EventId, key: Uuid) -> Result<()> {
-    let unknown = || {
-        Error::not_found(format!("there is no event {id}"))
-            .advise("`changefeed event list` shows the events")
-    };
+    let unknown = || words::no_event(id);
     let (change_id, bits) = id.parts().ok_or_else(unknown)?;
     if request(tx, key)?.is_some() {
         return Ok(());
@@ -274,18 +268,11 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId, key: Uuid) -> Result<(
         .explained()?
         .ok_or_else(unknown)?;
     if dropped {
-        return Err(Error::invalid(format!(
-            "event {id} cannot be delivered: its trigger was dropped"
-        ))
-        .advise("create the trigger again and invoke it with the event's payload"));
+        return Err(words::event_without_trigger(id));
     }
     if let Some(owner) = lease_owner {
         if held == Some(true) {
-            return Err(Error::new(
-                Kind::Busy,
-                format!("event {id} is being delivered right now by {owner}"),
-            )
-            .advise("try again when this attempt is over"));
+            return Err(words::event_in_flight(id));
         }
         record_cut_off(tx, change_id, tries, &owner)?;
     }

@@ -439,7 +439,8 @@ fn claim(
                 id: EventId::new(candidate.change_id, EventBits::new(row.get(9).explained()?)),
                 change_id: candidate.change_id,
                 trigger: name.clone(),
-                table: TableName::unqualified(table.as_str()),
+                // What is delivered names the schema, as on the other databases.
+                table: TableName::qualified("main", table.as_str()),
                 op: Operation::from_letter(&op)?,
                 old,
                 new,

@@ -1,30 +1,25 @@
 //! Feeds and shards.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Backfill, Cursor, Dialect, Error, Feed, FeedId, FeedName, FeedStore, Fold, Kind,
-    NewFeed, Page, Result, Shard, ShardId, ShardState, Source, SweepGroup, TableName, Trimmed,
-    Uuid,
+    After, Backfill, Cursor, Dialect, Erased, Error, Feed, FeedId, FeedName, FeedStore,
+    Incarnation, NewFeed, Page, Result, Retention, Shard, ShardId, ShardState, Source, SweepGroup,
+    TableName, Trimmed, Uuid, words,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
-use crate::inspect::Table;
-use crate::{SqliteStore, backfill, capture, read, triggers, trim, ulid_feeds};
+use crate::filter::DIALECT;
+use crate::source::Table;
+use crate::{SqliteStore, backfill, capture, erase, read, triggers, trim, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqliteStore {
     fn dialect(&self) -> Dialect {
-        Dialect {
-            fold: Fold::Keep,
-            backslashes: false,
-            // Programs with an SQLite from before 3.39 write to captured tables as well.
-            distinct_from: false,
-        }
+        DIALECT
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
@@ -65,11 +60,24 @@ impl FeedStore for SqliteStore {
         Ok(step)
     }
 
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+    async fn trim(&self, feed: &Feed, retention: Retention, batch: usize) -> Result<Trimmed> {
         feed.require_numbers("trimmed")?;
         let feed = feed.clone();
-        self.writing(move |tx| trim::trim(tx, &feed, age, batch))
+        self.writing(move |tx| trim::trim(tx, &feed, retention, batch))
             .await
+    }
+
+    async fn erase(&self, table: &TableName, key: &[(String, String)]) -> Result<Erased> {
+        let (table, key) = (table.clone(), key.to_vec());
+        self.writing(move |tx| erase::erase(tx, &table, &key)).await
+    }
+
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.reading(|tx| read::incarnation(tx)).await
+    }
+
+    async fn recover(&self) -> Result<Incarnation> {
+        self.writing(|tx| read::recover(tx)).await
     }
 }
 
@@ -79,11 +87,13 @@ pub(crate) fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
         None => next_free_id(tx)?,
     };
     check_free(tx, id, &new.name)?;
+    let (after, unread) = Retention::milliseconds(new.retention.as_ref());
     // A feed that was deleted by SQL left its triggers, which would now write into this one.
     capture::remove(tx, id)?;
     tx.execute(
-        "insert into changefeed_feed (feed_id, name, comment) values (?1, ?2, ?3)",
-        params![id.0, new.name.as_str(), new.comment],
+        "insert into changefeed_feed (feed_id, name, comment, trim_after_ms, trim_unread_after_ms) \
+         values (?1, ?2, ?3, ?4, ?5)",
+        params![id.0, new.name.as_str(), new.comment, after, unread],
     )
     .explained()?;
     for shard in 0..new.shards {
@@ -110,19 +120,22 @@ pub(crate) fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
             })
             .collect(),
         source,
+        retention: new.retention,
     })
 }
 
-/// Writes the comment and the sweep groups of a feed.
+/// Writes the comment, the retention and the sweep groups of a feed, and whether it keeps images.
 pub(crate) fn change(tx: &Connection, feed: &Feed) -> Result<()> {
+    let (after, unread) = Retention::milliseconds(feed.retention.as_ref());
     let found = tx
         .execute(
-            "update changefeed_feed set comment = ?2 where feed_id = ?1",
-            params![feed.id.0, feed.comment],
+            "update changefeed_feed set comment = ?2, trim_after_ms = ?3, trim_unread_after_ms = ?4 \
+             where feed_id = ?1",
+            params![feed.id.0, feed.comment, after, unread],
         )
         .explained()?;
     if found == 0 {
-        return Err(gone(feed));
+        return Err(words::feed_gone(&feed.name));
     }
     for shard in &feed.shards {
         tx.execute(
@@ -130,6 +143,23 @@ pub(crate) fn change(tx: &Connection, feed: &Feed) -> Result<()> {
             params![feed.id.0, shard.shard.0, shard.sweep_group.0],
         )
         .explained()?;
+    }
+    let Some(source @ Source::Captured { images, .. }) = &feed.source else {
+        return Ok(());
+    };
+    let shards: Option<i16> = tx
+        .query_row(
+            "update changefeed_feed_source set images = ?2 where feed_id = ?1 and images <> ?2 \
+             returning shards",
+            params![feed.id.0, images],
+            |row| row.get(0),
+        )
+        .optional()
+        .explained()?;
+    if let Some(shards) = shards {
+        let table = Table::behind(tx, feed, source)?;
+        capture::remove(tx, feed.id)?;
+        capture::install(tx, feed.id, &table, source, shards)?;
     }
     Ok(())
 }
@@ -146,13 +176,9 @@ pub(crate) fn drop(tx: &Connection, feed: &Feed) -> Result<()> {
         )
         .explained()?;
     if dropped == 0 {
-        return Err(gone(feed));
+        return Err(words::feed_gone(&feed.name));
     }
     Ok(())
-}
-
-fn gone(feed: &Feed) -> Error {
-    Error::not_found(format!("feed '{}' is already gone", feed.name))
 }
 
 /// One more than the largest, so that the id of a dropped feed is not given again soon.
@@ -179,12 +205,11 @@ fn check_free(tx: &Connection, id: FeedId, name: &FeedName) -> Result<()> {
         )
         .optional()
         .explained()?;
-    let what = match taken {
-        None => return Ok(()),
-        Some(taken) if taken == name.as_str() => format!("there is already a feed '{name}'"),
-        Some(_) => format!("there is already a feed with id {id}"),
-    };
-    Err(Error::new(Kind::AlreadyExists, what).advise("`changefeed feed list` shows the feeds"))
+    match taken {
+        None => Ok(()),
+        Some(taken) if taken == name.as_str() => Err(words::feed_name_taken(name)),
+        Some(_) => Err(words::feed_id_taken(id)),
+    }
 }
 
 /// Records where the rows are and, for a captured table, creates its triggers. Returns the source
@@ -206,13 +231,20 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
     let (kind, named) = match source {
         // It has no table, so it was dealt with above.
         Source::Events => return Ok(Source::Events),
-        Source::Captured { .. } => {
+        Source::Captured { when, columns, .. } => {
             table.check_capture(tx)?;
-            capture::install(tx, feed, &table, shard_by, shards)?;
+            let columns = columns.as_ref().map(|columns| {
+                let named = columns.iter().map(|c| table.column(c).map(str::to_owned));
+                named.collect::<Result<Vec<_>>>()
+            });
             let named = Source::Captured {
                 table: name,
                 shard_by: shard_by.map(column),
+                images: source.keeps_images(),
+                when: when.clone(),
+                columns: columns.transpose()?,
             };
+            capture::install(tx, feed, &table, &named, shards)?;
             ("captured", named)
         }
         Source::Joined {
@@ -263,8 +295,8 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
     };
     tx.execute(
         "insert into changefeed_feed_source \
-         (feed_id, kind, table_schema, table_name, change_id_column, shard_by, shards) \
-         values (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+         (feed_id, kind, table_schema, table_name, change_id_column, shard_by, shards, images, \
+          key_names, condition, columns) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)",
         params![
             feed.0,
             kind,
@@ -272,7 +304,13 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
             at.name,
             change_id_column,
             named.shard_by(),
-            shards
+            shards,
+            named.keeps_images(),
+            matches!(named, Source::Captured { .. }).then(|| table.key_names()),
+            named.when(),
+            named
+                .columns()
+                .map(|c| serde_json::Value::from(c).to_string())
         ],
     )
     .explained()?;
@@ -321,6 +359,7 @@ pub(crate) fn list(tx: &Connection) -> Result<Vec<Feed>> {
                 comment: row.get(2)?,
                 shards: shards.remove(&id).unwrap_or_default(),
                 source: source(row)?,
+                retention: Retention::of_milliseconds(row.get(12)?, row.get(13)?),
             })
         })
         .explained()?;
@@ -356,7 +395,18 @@ fn source(row: &Row<'_>) -> rusqlite::Result<Option<Source>> {
             change_id_column,
             shard_by,
         },
-        None => Source::Captured { table, shard_by },
+        None => Source::Captured {
+            table,
+            shard_by,
+            images: row.get(11)?,
+            when: row.get(14)?,
+            columns: match row.get::<_, Option<String>>(15)? {
+                None => None,
+                Some(names) => Some(serde_json::from_str(&names).map_err(|error| {
+                    rusqlite::Error::FromSqlConversionFailure(15, Type::Text, Box::new(error))
+                })?),
+            },
+        },
     }))
 }
 

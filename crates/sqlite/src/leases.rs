@@ -10,7 +10,7 @@ use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use crate::error::Explain;
 use crate::{SqliteStore, quote};
 
-/// Writes down the time if it is far ahead of what was last seen. Called by whatever puts something
+/// Stores the time if it is far ahead of the last one stored. Called by everything that puts something
 /// off or holds it: should that be a step of the clock which is taken back before anybody looks, the
 /// next look finds it all the same.
 pub(crate) fn note_time(tx: &Connection) -> Result<()> {
@@ -126,7 +126,7 @@ impl LeaseStore for SqliteStore {
                 let places = places
                     .each_ref()
                     .map(|(place, name)| (*place, name.as_str()));
-                let sql = quote::fill(include_str!("../sql/keep_time_rows.sql"), &places);
+                let sql = quote::fill(include_str!("../sql/keep_time_rows.sql"), &places)?;
                 tx.execute(&sql, [now, step]).explained()?;
             }
             Ok(Some(Duration::from_millis(

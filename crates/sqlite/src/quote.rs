@@ -1,5 +1,7 @@
 //! The one place where names of the application become SQL.
 
+use changefeed_core::Result;
+
 /// A name as SQL. SQLite folds nothing within quotes and compares names without regard to case.
 pub(crate) fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
@@ -10,41 +12,14 @@ pub(crate) fn text(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// Fills the `{places}` of a statement, in one pass: what is filled in is never looked at again,
-/// so a table called `{shard}` is just a table. Comment lines are left out, because SQLite would
-/// store them with every trigger.
-pub(crate) fn fill(template: &str, places: &[(&str, &str)]) -> String {
+/// Fills the blanks of a statement. Comment lines are left out, because SQLite would store them with
+/// every trigger.
+pub(crate) fn fill(template: &str, blanks: &[(&str, &str)]) -> Result<String> {
     let sql: Vec<&str> = template
         .lines()
         .filter(|line| !line.trim_start().starts_with("--"))
         .collect();
-    let sql = sql.join("\n");
-    let mut filled = String::with_capacity(sql.len() * 2);
-    let mut rest = sql.as_str();
-    while let Some(open) = rest.find('{') {
-        let (before, from_open) = rest.split_at(open);
-        filled.push_str(before);
-        let known = from_open.find('}').and_then(|close| {
-            let name = &from_open[1..close];
-            places
-                .iter()
-                .find(|(place, _)| *place == name)
-                .map(|(_, value)| (*value, &from_open[close + 1..]))
-        });
-        match known {
-            Some((value, after)) => {
-                filled.push_str(value);
-                rest = after;
-            }
-            None => {
-                debug_assert!(false, "unknown place in {template}");
-                filled.push('{');
-                rest = &from_open[1..];
-            }
-        }
-    }
-    filled.push_str(rest);
-    filled
+    changefeed_core::fill(&sql.join("\n"), blanks)
 }
 
 #[cfg(test)]
@@ -64,6 +39,6 @@ mod tests {
             "-- why\nselect {column} from {table}",
             &[("column", "\"{table}\""), ("table", "\"t\"")],
         );
-        assert_eq!(sql, "select \"{table}\" from \"t\"");
+        assert_eq!(sql.unwrap(), "select \"{table}\" from \"t\"");
     }
 }

@@ -1,12 +1,14 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Operation, Page, PageRoom, Result, ShardId, Source,
+    After, Change, Content, Cursor, Error, Feed, Incarnation, Op, Page, PageRoom, Result, ShardId,
+    Source,
 };
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
-use crate::inspect::Table;
+use crate::source::Table;
 use crate::{capture, quote, ulid_feeds, value};
 
 /// The ends of a shard.
@@ -19,6 +21,8 @@ pub(crate) struct Bounds {
     pub(crate) frontier: Option<i64>,
     /// The newest number given.
     pub(crate) last: i64,
+    /// The life of the database.
+    incarnation: String,
 }
 
 impl Bounds {
@@ -31,7 +35,8 @@ impl Bounds {
                         start: row.get(0)?,
                         trimmed: row.get(1)?,
                         frontier: row.get(2)?,
-                        last: row.get(3)?,
+                        incarnation: row.get(3)?,
+                        last: row.get(4)?,
                     })
                 })
                 .optional()
@@ -59,6 +64,24 @@ impl Bounds {
     }
 }
 
+/// The life of this database.
+pub(crate) fn incarnation(tx: &Connection) -> Result<Incarnation> {
+    tx.query_row(
+        "select incarnation from changefeed_incarnation order by number desc limit 1",
+        [],
+        |row| row.get::<_, String>(0),
+    )
+    .explained()?
+    .parse()
+}
+
+/// Begins another one.
+pub(crate) fn recover(tx: &Connection) -> Result<Incarnation> {
+    tx.execute_batch(include_str!("../sql/recover.sql"))
+        .explained()?;
+    incarnation(tx)
+}
+
 /// Reads a page; the transaction makes it one moment of the database.
 pub(crate) fn page(
     tx: &Connection,
@@ -68,14 +91,15 @@ pub(crate) fn page(
     limit: usize,
 ) -> Result<Page> {
     let bounds = Bounds::load(tx, feed, shard)?;
+    let incarnation = bounds.incarnation.parse()?;
     if let Some(columns) = ulid_feeds::Columns::of(tx, feed)? {
-        return columns.page(tx, feed, shard, after, limit);
+        return columns.page(tx, feed, shard, after, limit, incarnation);
     }
     let from = bounds.begin(feed, shard, after)?;
     if from >= bounds.last {
-        return Ok(Page::empty(Cursor::Number(from)));
+        return Ok(Page::empty(Cursor::Number(from), incarnation));
     }
-    let sql = statement(tx, feed)?;
+    let (sql, key) = statement(tx, feed)?;
     let mut statement = tx.prepare_cached(&sql).explained()?;
     let mut rows = statement
         .query(params![feed.id.0, shard.0, from, bounds.end(from)])
@@ -94,22 +118,45 @@ pub(crate) fn page(
             more = true;
             break;
         }
-        let content = if feed.source == Some(Source::Events) {
-            event(row)?
+        let op: Option<String> = row.get(2).explained()?;
+        let mut change = Change {
+            cursor,
+            change_id: Some(row.get(1).explained()?),
+            op: op.as_deref().map(Op::from_letter).transpose()?,
+            key: None,
+            content: Content::Unknown,
+        };
+        if feed.source == Some(Source::Events) {
+            change.content = match change.op {
+                Some(_) => images(row, 3)?,
+                // The event was cleaned up.
+                None => Content::Gone,
+            };
         } else {
+            let fixed = FIXED + key.len();
             // Only a row knows the columns of the statement that gave it: SQLite compiles it anew
             // when the table was altered.
-            content(row, names.get_or_insert_with(|| column_names(row, FIXED)))?
-        };
-        if !room.takes(&content) {
+            let names = names.get_or_insert_with(|| column_names(row, fixed));
+            if !names.is_empty() {
+                let (has_key, has_row): (bool, bool) =
+                    (row.get(3).explained()?, row.get(4).explained()?);
+                if has_key && !key.is_empty() {
+                    change.key = Some(value::to_json(row, &key, FIXED)?);
+                }
+                change.content = match (has_key, has_row) {
+                    _ if images_kept(row)? => images(row, 5)?,
+                    // Somebody put a change of their own into a captured feed.
+                    (false, _) => Content::Unknown,
+                    (true, false) => Content::Gone,
+                    (true, true) => Content::Row(value::to_json(row, names, fixed)?),
+                };
+            }
+        }
+        if !room.takes(&change) {
             more = true;
             break;
         }
-        changes.push(Change {
-            cursor,
-            change_id: Some(row.get(1).explained()?),
-            content,
-        });
+        changes.push(change);
     }
     let next = changes
         .last()
@@ -118,6 +165,7 @@ pub(crate) fn page(
         changes,
         next,
         more,
+        incarnation,
     })
 }
 
@@ -130,42 +178,36 @@ pub(crate) fn column_names(row: &Row<'_>, from: usize) -> Vec<String> {
         .collect()
 }
 
-/// Columns of a joined page before those of the row.
-const FIXED: usize = 4;
+/// Columns of a joined page before those of the key and of the row.
+const FIXED: usize = 7;
 
-fn content(row: &Row<'_>, names: &[String]) -> Result<Content> {
-    if names.is_empty() {
-        return Ok(Content::Unknown);
-    }
-    let (has_key, has_row): (bool, bool) = (row.get(2).explained()?, row.get(3).explained()?);
-    Ok(match (has_key, has_row) {
-        // Somebody put a change of their own into a captured feed.
-        (false, _) => Content::Unknown,
-        (true, false) => Content::Gone,
-        (true, true) => Content::Row(value::to_json(row, names, FIXED)?),
+/// Whether a captured change has kept a row.
+fn images_kept(row: &Row<'_>) -> Result<bool> {
+    let is_null = |place| Ok::<_, Error>(row.get_ref(place).explained()? == ValueRef::Null);
+    Ok(!(is_null(5)? && is_null(6)?))
+}
+
+/// The row before and after, in these columns.
+fn images(row: &Row<'_>, from: usize) -> Result<Content> {
+    Ok(Content::Images {
+        old: value::raw(row, from)?,
+        new: value::raw(row, from + 1)?,
     })
 }
 
-fn event(row: &Row<'_>) -> Result<Content> {
-    let Some(op) = row.get::<_, Option<String>>(2).explained()? else {
-        return Ok(Content::Gone);
-    };
-    Ok(Content::Event {
-        op: Operation::from_letter(&op)?,
-        old: value::raw(row, 3)?,
-        new: value::raw(row, 4)?,
-    })
-}
-
-/// The SQL that reads a page of this feed together with its rows, as the table is now.
-fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
+/// The SQL that reads a page of this feed together with its rows, as the table is now, and the names of the key
+/// columns that come before those of the row.
+fn statement(tx: &Connection, feed: &Feed) -> Result<(String, Vec<String>)> {
     let template = include_str!("../sql/page.sql");
-    let plain = || Ok(quote::fill(template, &[("columns", ""), ("join", "")]));
+    let plain = || {
+        let sql = quote::fill(template, &[("columns", ", null"), ("join", "")])?;
+        Ok((sql, Vec::new()))
+    };
     let Some(source) = &feed.source else {
         return plain();
     };
     if *source == Source::Events {
-        return Ok(quote::fill(
+        let sql = quote::fill(
             template,
             &[
                 ("columns", ", e.op, e.old, e.new"),
@@ -176,9 +218,12 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
                      on e.change_id = n.change_id and e.feed_id = n.feed_id",
                 ),
             ],
-        ));
+        )?;
+        return Ok((sql, Vec::new()));
     }
     let table = Table::behind(tx, feed, source)?;
+    let mut key = Vec::new();
+    let mut keys = String::new();
     let (has_key, has_row, condition) = match source {
         Source::Captured { .. } => {
             let row_key = table.key_of("changefeed_row");
@@ -188,11 +233,15 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
                     table.name, feed.name
                 )));
             };
-            let keys = capture::key_columns("n.", row_key.len());
+            key = table.key.clone();
+            let stored = capture::key_columns("n.", row_key.len());
+            keys = format!(", {}", stored.join(", "));
+            let found = crate::staging::pairs(&row_key, "=", &stored, " and ");
             (
                 "n.key1 is not null",
                 format!("{first} is not null"),
-                crate::staging::pairs(&row_key, "=", &keys, " and "),
+                // A row that has this key by now is another one.
+                format!("n.op is not 'D' and n.new is null and {found}"),
             )
         }
         Source::Joined {
@@ -208,13 +257,11 @@ fn statement(tx: &Connection, feed: &Feed) -> Result<String> {
         // Its rows themselves are the feed; and events were dealt with above.
         Source::Ulid { .. } | Source::Events => return plain(),
     };
-    let columns = format!(", {has_key}, {has_row}, changefeed_row.*");
+    let columns = format!(", n.op, {has_key}, {has_row}, n.old, n.new{keys}, changefeed_row.*");
     let join = format!(
         "\n  left join {} as changefeed_row on {condition}",
         table.sql()
     );
-    Ok(quote::fill(
-        template,
-        &[("columns", &columns), ("join", &join)],
-    ))
+    let sql = quote::fill(template, &[("columns", &columns), ("join", &join)])?;
+    Ok((sql, key))
 }

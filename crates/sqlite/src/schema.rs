@@ -4,32 +4,39 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Finding, Migration, Result, SCHEMA_VERSION, SchemaState, SchemaStore, Severity, crash_point,
-    require_current,
+    Finding, Migration, MigrationStep, Result, SCHEMA_VERSION, SchemaState, SchemaStore, Severity,
+    crash_point, require_current,
 };
-use rusqlite::{Connection, ErrorCode, OptionalExtension};
+use rusqlite::{Connection, ErrorCode};
 
 use crate::error::Explain;
 use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
-/// Each brings the schema from the version before to its own, which it writes to
-/// `changefeed_schema`.
-const MIGRATIONS: [&str; 6] = [
-    include_str!("../migrations/0001_feeds.sql"),
-    include_str!("../migrations/0002_ulids.sql"),
-    include_str!("../migrations/0003_events.sql"),
-    include_str!("../migrations/0004_watches.sql"),
-    include_str!("../migrations/0005_access.sql"),
-    include_str!("../migrations/0006_clean_up.sql"),
+/// Every step, by ascending version.
+pub const MIGRATIONS: &[MigrationStep] = &[
+    step(1, include_str!("../migrations/0001_feeds.sql")),
+    step(2, include_str!("../migrations/0002_ulids.sql")),
+    step(3, include_str!("../migrations/0003_events.sql")),
+    step(4, include_str!("../migrations/0004_watches.sql")),
+    step(5, include_str!("../migrations/0005_access.sql")),
+    step(6, include_str!("../migrations/0006_clean_up.sql")),
 ];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
 
+const fn step(version: i32, sql: &'static str) -> MigrationStep {
+    MigrationStep { version, sql }
+}
+
+/// Where it is noted which of them were applied.
+const RECORD: &str = "changefeed_schema";
+
 /// The SQL that installs the current schema in an empty database, for the stock `sqlite3` shell.
 pub fn migration_script() -> String {
+    let steps: Vec<String> = MIGRATIONS.iter().map(|s| s.recorded_in(RECORD)).collect();
     format!(
         "pragma journal_mode = wal;\nbegin immediate;\n\n{}\ncommit;\n",
-        MIGRATIONS.join("\n")
+        steps.join("\n")
     )
 }
 
@@ -45,14 +52,14 @@ pub(crate) fn state(connection: &Connection) -> Result<SchemaState> {
     if !installed {
         return Ok(SchemaState::Missing);
     }
-    let version: Option<i32> = connection
-        .query_row("select max(version) from changefeed_schema", [], |row| {
-            row.get(0)
-        })
-        .optional()
-        .explained()?
-        .flatten();
-    Ok(version.map_or(SchemaState::Missing, SchemaState::At))
+    let mut applied = connection
+        .prepare_cached("select version, checksum from changefeed_schema")
+        .explained()?;
+    let applied = applied
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+        .and_then(Iterator::collect::<rusqlite::Result<Vec<(i32, String)>>>)
+        .explained()?;
+    Ok(SchemaState::of(&applied, MIGRATIONS))
 }
 
 #[async_trait]
@@ -65,23 +72,19 @@ impl SchemaStore for SqliteStore {
         self.pool().alone(|connection| use_wal(connection)).await?;
         self.pool()
             .write(|tx| {
-                let before = state(tx)?;
-                let from = match before {
-                    SchemaState::Missing => 0,
-                    SchemaState::At(version) => version,
-                };
-                let mut to = from;
-                for version in before.pending()? {
-                    let steps = usize::try_from(version - 1)
-                        .ok()
-                        .and_then(|n| MIGRATIONS.get(n));
-                    let Some(sql) = steps else { break };
-                    tx.execute_batch(sql).explained()?;
-                    to = version;
+                let pending = state(tx)?.pending()?;
+                let from = pending.start() - 1;
+                for step in MIGRATIONS {
+                    if pending.contains(&step.version) {
+                        tx.execute_batch(&step.recorded_in(RECORD)).explained()?;
+                    }
                 }
                 require_current(state(tx)?)?;
                 crash_point("migrate.before_commit");
-                Ok(Migration { from, to })
+                Ok(Migration {
+                    from,
+                    to: SCHEMA_VERSION,
+                })
             })
             .await
     }
@@ -173,27 +176,6 @@ fn use_wal(connection: &Connection) -> Result<()> {
                 }
                 std::thread::sleep(Duration::from_millis(5));
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_migration_goes_on_from_the_one_before_with_data_in_it() {
-        let connection = Connection::open_in_memory().unwrap();
-        for (n, sql) in MIGRATIONS.iter().enumerate() {
-            connection.execute_batch(sql).unwrap();
-            let version = i32::try_from(n + 1).unwrap();
-            assert_eq!(state(&connection).unwrap(), SchemaState::At(version));
-            let feed = format!(
-                "insert into changefeed_feed (feed_id, name) values ({n}, 'feed-{n}'); \
-                 insert into changefeed_shard (feed_id, shard) values ({n}, 0); \
-                 insert into changefeed_change (feed_id, shard) values ({n}, 0);"
-            );
-            connection.execute_batch(&feed).unwrap();
         }
     }
 }

@@ -16,8 +16,10 @@
 //! triggers of the application that run before the row is written run before ours: `arrange.rs`
 //! sees to that.
 
-use crate::inspect::{MAX_KEY, Table};
+use changefeed_core::Result;
+
 use crate::quote::{self, fill};
+use crate::source::{MAX_KEY, Table};
 
 /// The owners of noted rows: feeds by their number, the others above.
 pub(crate) const EVENTS: i64 = 1 << 32;
@@ -38,12 +40,12 @@ pub(crate) struct Staging<'a> {
     /// What is noted of a row: columns of `changefeed_staged`.
     pub(crate) payload: Vec<String>,
     /// The same as expressions over the row behind an alias.
-    pub(crate) values: &'a dyn Fn(&str) -> Vec<String>,
+    pub(crate) values: &'a dyn Fn(&str) -> Result<Vec<String>>,
     /// How many of these, from the first, tell that the row is another.
     pub(crate) telling: usize,
     /// The statement that tells of this owner's notes whose `live` is 2, in a trigger for the row behind
     /// this alias.
-    pub(crate) tell: &'a dyn Fn(&str) -> String,
+    pub(crate) tell: &'a dyn Fn(&str) -> Result<String>,
     /// The name of a trigger.
     pub(crate) name: &'a dyn Fn(&str) -> String,
 }
@@ -87,9 +89,9 @@ impl Staging<'_> {
     }
 
     /// The triggers before the statement.
-    pub(crate) fn before(&self) -> Vec<Trigger> {
+    pub(crate) fn before(&self) -> Result<Vec<Trigger>> {
         if !self.is_needed() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let itself = same(&self.ids("changefeed_row"), &self.ids("old"));
         let others: Vec<String> = self
@@ -97,53 +99,53 @@ impl Staging<'_> {
             .iter()
             .map(|conflict| format!("{conflict} and not ({itself})"))
             .collect();
-        vec![
-            self.stage("insert", &self.conflicts),
-            self.stage("update", &others),
-        ]
+        Ok(vec![
+            self.stage("insert", &self.conflicts)?,
+            self.stage("update", &others)?,
+        ])
     }
 
     /// The triggers after the statement. They have to be made after those that tell of the row that was
     /// written: SQLite runs the newest trigger first, so that the removed rows come before it.
-    pub(crate) fn after(&self) -> Vec<Trigger> {
+    pub(crate) fn after(&self) -> Result<Vec<Trigger>> {
         if !self.is_needed() {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let left = self.fill(include_str!("../sql/settle_left.sql"), &[]);
+        let left = self.fill(include_str!("../sql/settle_left.sql"), &[])?;
         let left = left.trim_end();
-        let follow = self.fill(include_str!("../sql/settle_follow.sql"), &[]);
+        let follow = self.fill(include_str!("../sql/settle_follow.sql"), &[])?;
         // A note about the place of the row itself is about another row if it says otherwise.
         let left_by_update = self.fill(
             "case when {old_is_staged} then {differs} else {left} end",
             &[
                 (
                     "differs",
-                    &format!("({})", self.says("old", "is not", " or ")),
+                    &format!("({})", self.says("old", "is not", " or ")?),
                 ),
                 ("left", left),
             ],
-        );
-        vec![
-            self.settle("insert", left, ""),
-            self.settle("update", &left_by_update, follow.trim_end()),
+        )?;
+        Ok(vec![
+            self.settle("insert", left, "")?,
+            self.settle("update", &left_by_update, follow.trim_end())?,
             Trigger {
                 name: (self.name)("settle_delete"),
                 sql: self.fill(
                     include_str!("../sql/unstage.sql"),
                     &[
                         ("trigger", &quote::identifier(&(self.name)("settle_delete"))),
-                        ("tell", (self.tell)("old").trim_end()),
+                        ("tell", (self.tell)("old")?.trim_end()),
                     ],
-                ),
+                )?,
             },
-        ]
+        ])
     }
 
     /// What keeps the delete trigger from telling again of a row that was told to be gone: actions of
     /// foreign keys run before it, when the row has already left.
-    pub(crate) fn untold(&self) -> String {
+    pub(crate) fn untold(&self) -> Result<String> {
         if !self.is_needed() {
-            return String::new();
+            return Ok(String::new());
         }
         self.fill(
             "when not exists (select 1 from changefeed_staged\n                  \
@@ -152,7 +154,7 @@ impl Staging<'_> {
         )
     }
 
-    fn stage(&self, event: &str, conflicts: &[String]) -> Trigger {
+    fn stage(&self, event: &str, conflicts: &[String]) -> Result<Trigger> {
         let table = self.table.sql();
         let any: Vec<String> = conflicts
             .iter()
@@ -168,11 +170,11 @@ impl Staging<'_> {
                 ("any_conflict", &any.join(" or ")),
                 ("conflicts", &all.join(" or ")),
             ],
-        );
-        Trigger { name, sql }
+        )?;
+        Ok(Trigger { name, sql })
     }
 
-    fn settle(&self, event: &str, left: &str, follow: &str) -> Trigger {
+    fn settle(&self, event: &str, left: &str, follow: &str) -> Result<Trigger> {
         let name = (self.name)(&format!("settle_{event}"));
         let sql = self.fill(
             include_str!("../sql/settle.sql"),
@@ -180,14 +182,14 @@ impl Staging<'_> {
                 ("trigger", &quote::identifier(&name)),
                 ("event", event),
                 ("follow", follow),
-                ("tell", (self.tell)("new").trim_end()),
+                ("tell", (self.tell)("new")?.trim_end()),
                 ("left", left),
             ],
-        );
-        Trigger { name, sql }
+        )?;
+        Ok(Trigger { name, sql })
     }
 
-    fn fill(&self, template: &str, more: &[(&str, &str)]) -> String {
+    fn fill(&self, template: &str, more: &[(&str, &str)]) -> Result<String> {
         let row = self.ids("changefeed_row");
         let common = [
             ("owner", self.owner.to_string()),
@@ -196,8 +198,8 @@ impl Staging<'_> {
             ("payload", self.payload.join(", ")),
             ("row_ids", row.join(", ")),
             ("new_ids", self.ids("new").join(", ")),
-            ("row_payload", (self.values)("changefeed_row").join(", ")),
-            ("new_payload", (self.values)("new").join(", ")),
+            ("row_payload", (self.values)("changefeed_row")?.join(", ")),
+            ("new_payload", (self.values)("new")?.join(", ")),
             ("row_is_s", same(&row, &self.staged("s."))),
             (
                 "row_is_staged",
@@ -211,8 +213,8 @@ impl Staging<'_> {
                 "new_is_staged",
                 same(&self.ids("new"), &self.staged("changefeed_staged.")),
             ),
-            ("staged_says_old", self.says("old", "is", " and ")),
-            ("s_says_row", self.s_says_row()),
+            ("staged_says_old", self.says("old", "is", " and ")?),
+            ("s_says_row", self.s_says_row()?),
         ];
         let mut places: Vec<(&str, &str)> = common
             .iter()
@@ -224,27 +226,28 @@ impl Staging<'_> {
 
     /// Whether a note says what its row says. A very wide row goes by its place alone: the statement
     /// would be longer than SQLite takes.
-    fn s_says_row(&self) -> String {
-        let says = self.noted("s", "changefeed_row", "is", " and ");
-        if says.len() > WIDE {
+    fn s_says_row(&self) -> Result<String> {
+        let says = self.noted("s", "changefeed_row", "is", " and ")?;
+        Ok(if says.len() > WIDE {
             "1".to_owned()
         } else {
             says
-        }
+        })
     }
 
-    fn says(&self, alias: &str, operator: &str, joiner: &str) -> String {
+    fn says(&self, alias: &str, operator: &str, joiner: &str) -> Result<String> {
         self.noted("changefeed_staged", alias, operator, joiner)
     }
 
-    fn noted(&self, note: &str, alias: &str, operator: &str, joiner: &str) -> String {
+    fn noted(&self, note: &str, alias: &str, operator: &str, joiner: &str) -> Result<String> {
         let noted: Vec<String> = self
             .payload
             .iter()
             .take(self.telling)
             .map(|column| format!("{note}.{column}"))
             .collect();
-        pairs(&noted, operator, &(self.values)(alias), joiner)
+        let values = (self.values)(alias)?;
+        Ok(pairs(&noted, operator, &values, joiner))
     }
 
     fn staged(&self, prefix: &str) -> Vec<String> {

@@ -6,14 +6,14 @@
 
 mod upkeep;
 
-use changefeed_core::{Error, Result, TableName, WatchName};
+use changefeed_core::{Error, Result, TableName, WatchName, words};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::arrange;
 use crate::capture::key_columns;
 use crate::error::Explain;
-use crate::inspect::Table;
 use crate::quote::{self, fill};
+use crate::source::Table;
 use crate::staging::{self, Staging, Trigger, pairs};
 use crate::unique::{Primary, Uniques};
 
@@ -68,10 +68,7 @@ impl Tracked {
             Some((name, _)) => Table::find(tx, &TableName::unqualified(name)).ok(),
             None => None,
         };
-        let table = table.ok_or_else(|| {
-            Error::not_found(format!("the table that watch '{name}' watches was dropped"))
-                .advise(format!("`changefeed watch drop {name}` removes the watch"))
-        })?;
+        let table = table.ok_or_else(|| words::watch_table_dropped(name))?;
         Ok(Tracked {
             table,
             table_id,
@@ -88,11 +85,7 @@ impl Tracked {
             .iter()
             .find(|c| c.to_ascii_lowercase().starts_with("_changefeed_"))
         {
-            return Err(Error::invalid(format!(
-                "the key column '{column}' of {} has a name that changefeed needs for itself",
-                table.name
-            ))
-            .advise("key columns of watched tables must not begin with _changefeed_"));
+            return Err(words::watch_key_reserved(&table.name, column));
         }
         let key = serde_json::to_string(&table.key)
             .map_err(|e| Error::invalid("the key's columns cannot be written").caused_by(e))?;
@@ -177,7 +170,7 @@ impl Tracked {
                     &key_columns("", self.table.key.len()).join(", "),
                 ),
             ],
-        );
+        )?;
         tx.execute_batch(&log).explained()?;
         // Made anew each time: the table may have got other unique keys.
         remove_triggers(tx, self.table_id)?;
@@ -230,19 +223,19 @@ impl Tracked {
         let tell = make(
             include_str!("../sql/watch_tell.sql"),
             &[("owner", &owner.to_string())],
-        );
+        )?;
         let staging = Staging {
             owner,
             table,
             conflicts,
             payload: keys.clone(),
-            values: &|alias| table.key_of(alias),
+            values: &|alias| Ok(table.key_of(alias)),
             telling: keys.len(),
-            tell: &|_| tell.clone(),
+            tell: &|_| Ok(tell.clone()),
             name: &|event| trigger_name(self.table_id, event),
         };
-        let untold = staging.untold();
-        let mut all = staging.before();
+        let untold = staging.untold()?;
+        let mut all = staging.before()?;
         for (event, template) in [
             ("insert", include_str!("../sql/watch_insert.sql")),
             ("update", include_str!("../sql/watch_update.sql")),
@@ -252,10 +245,10 @@ impl Tracked {
             let sql = make(
                 template,
                 &[("trigger", &quote::identifier(&name)), ("untold", &untold)],
-            );
+            )?;
             all.push(Trigger { name, sql });
         }
-        all.extend(staging.after());
+        all.extend(staging.after()?);
         Ok(all)
     }
 
@@ -307,7 +300,7 @@ impl Tracked {
                 ("columns", &columns.join(",\n  ")),
                 ("keys", &self.keys("").join(", ")),
             ],
-        );
+        )?;
         tx.execute_batch(&sql).explained()
     }
 

@@ -2,16 +2,16 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, Kind, NewFeed, Result,
-    Source, TriggerDefinition, TriggerId, TriggerStore, Updates, Uuid, crash_point,
+    Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, NewFeed, Result, Source,
+    TriggerDefinition, TriggerId, TriggerStore, Updates, Uuid, crash_point, words,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
 
 use crate::error::Explain;
 use crate::event_capture::{self, Plan};
-use crate::inspect::Table;
-use crate::{SqliteStore, capture_follow, event_backfill, event_follow, event_log, feeds};
+use crate::source::Table;
+use crate::{SqliteStore, event_backfill, event_drift, event_log, feed_drift, feeds};
 
 #[async_trait]
 impl TriggerStore for SqliteStore {
@@ -72,14 +72,14 @@ impl TriggerStore for SqliteStore {
     async fn refresh_triggers(&self) -> Result<Vec<Finding>> {
         // Nothing is locked while everything is as it should be.
         let stale = self
-            .reading(|tx| Ok(event_follow::is_stale(tx)? || capture_follow::is_stale(tx)?))
+            .reading(|tx| Ok(event_drift::is_stale(tx)? || feed_drift::is_stale(tx)?))
             .await?;
         if !stale {
-            return self.reading(|tx| event_follow::findings(tx)).await;
+            return self.reading(|tx| event_drift::findings(tx)).await;
         }
         self.writing(|tx| {
-            let mut findings = capture_follow::refresh(tx)?;
-            findings.extend(event_follow::refresh(tx)?);
+            let mut findings = feed_drift::refresh(tx)?;
+            findings.extend(event_drift::refresh(tx)?);
             Ok(findings)
         })
         .await
@@ -87,9 +87,9 @@ impl TriggerStore for SqliteStore {
 
     async fn capture_findings(&self) -> Result<Vec<Finding>> {
         self.reading(|tx| {
-            let mut findings = event_follow::findings(tx)?;
-            findings.extend(capture_follow::findings(tx)?);
-            findings.extend(event_follow::limits(tx)?);
+            let mut findings = event_drift::findings(tx)?;
+            findings.extend(feed_drift::findings(tx)?);
+            findings.extend(event_drift::limits(tx)?);
             Ok(findings)
         })
         .await
@@ -123,7 +123,7 @@ pub(crate) fn current(tx: &Connection, known: &EventTrigger) -> Result<EventTrig
     let mut rows = statement.query([known.id.0]).explained()?;
     match rows.next().explained()? {
         Some(row) => trigger(row),
-        None => Err(gone(known)),
+        None => Err(words::trigger_gone(&known.definition.name)),
     }
 }
 
@@ -131,25 +131,13 @@ fn trigger(row: &Row<'_>) -> Result<EventTrigger> {
     let id = TriggerId(row.get(0).explained()?);
     let text: String = row.get(1).explained()?;
     let definition = serde_json::from_str(&text).map_err(|error| {
-        Error::new(
-            Kind::Database,
-            format!("the definition of event trigger {} cannot be read", id.0),
-        )
-        .caused_by(error)
+        words::definition_unreadable(format_args!("trigger {}", id.0)).caused_by(error)
     })?;
     Ok(EventTrigger {
         id,
         definition,
         paused: row.get(2).explained()?,
     })
-}
-
-fn gone(trigger: &EventTrigger) -> Error {
-    Error::not_found(format!(
-        "event trigger '{}' is already gone",
-        trigger.definition.name
-    ))
-    .advise("`changefeed trigger list` shows the triggers")
 }
 
 pub(crate) fn create(
@@ -167,11 +155,7 @@ pub(crate) fn create(
         .optional()
         .explained()?;
     if existing.is_some() && !replace {
-        return Err(Error::new(
-            Kind::AlreadyExists,
-            format!("there is already an event trigger '{}'", definition.name),
-        )
-        .advise("use --replace to change it; its events stay"));
+        return Err(words::trigger_name_taken(&definition.name));
     }
     let table = Table::find(tx, &definition.table)?;
     definition.table.name = table.name.clone();
@@ -212,9 +196,8 @@ pub(crate) fn create(
 
 /// Writes a definition down.
 pub(crate) fn store(tx: &Connection, id: TriggerId, definition: &TriggerDefinition) -> Result<()> {
-    let text = serde_json::to_string(definition).map_err(|error| {
-        Error::new(Kind::Invalid, "the definition cannot be written as JSON").caused_by(error)
-    })?;
+    let text = serde_json::to_string(definition)
+        .map_err(|error| words::definition_unwritable().caused_by(error))?;
     tx.execute(
         "update changefeed_event_trigger set table_name = ?2, definition = ?3 where trigger_id = ?1",
         params![id.0, definition.table.name, text],
@@ -282,11 +265,11 @@ pub(crate) fn drop(tx: &Connection, trigger: &EventTrigger) -> Result<()> {
         )
         .explained()?;
     if dropped == 0 {
-        return Err(gone(trigger));
+        return Err(words::trigger_gone(&trigger.definition.name));
     }
     event_backfill::forget(tx, trigger.id)?;
     for sql in [
-        // Whoever delivers one of them at this moment finds that it came too late.
+        // An instance that delivers one of them at this moment finds its lease lost.
         "update changefeed_event \
          set state = 'a', due_at = null, lease_owner = null, generation = generation + 1 \
          where trigger_id = ?1 and due_at is not null",
@@ -306,7 +289,7 @@ pub(crate) fn pause(tx: &Connection, trigger: &EventTrigger, reason: Option<&str
         )
         .explained()?;
     if changed == 0 {
-        return Err(gone(trigger));
+        return Err(words::trigger_gone(&trigger.definition.name));
     }
     Ok(())
 }
@@ -318,13 +301,9 @@ fn invoke(tx: &Connection, trigger: &EventTrigger, payload: &str, key: Uuid) -> 
     let trigger = current(tx, trigger)?;
     let definition = &trigger.definition;
     if !definition.capture.manual {
-        return Err(Error::invalid(format!(
-            "event trigger '{}' does not allow events by hand",
-            definition.name
-        ))
-        .advise("create it with --manual, or replace it by one that has it"));
+        return Err(words::trigger_not_manual(&definition.name));
     }
-    let table = event_follow::table_of(tx, &trigger)?;
+    let table = event_drift::table_of(tx, &trigger)?;
     let plan = Plan::of(tx, trigger.id, definition, table)?;
     let feed = plan.binding.as_ref().map(|binding| binding.feed.0);
     tx.prepare_cached(

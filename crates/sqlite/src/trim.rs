@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use changefeed_core::{Feed, Result, ShardId, Trimmed, crash_point};
+use changefeed_core::{Feed, Result, Retention, ShardId, Trimmed, crash_point};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
 use crate::read::Bounds;
 
-pub(crate) fn trim(tx: &Connection, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
+pub(crate) fn trim(
+    tx: &Connection,
+    feed: &Feed,
+    retention: Retention,
+    batch: usize,
+) -> Result<Trimmed> {
     let mut left = i64::try_from(batch).unwrap_or(i64::MAX);
     let mut trimmed = Trimmed::default();
     for shard in &feed.shards {
@@ -16,7 +21,12 @@ pub(crate) fn trim(tx: &Connection, feed: &Feed, age: Duration, batch: usize) ->
             break;
         }
         let shard = shard.shard;
-        let old = old_enough(tx, feed, shard, age)?;
+        let old = old_enough(tx, feed, shard, retention.trim_after)?;
+        // So old that nobody holds it back.
+        let unread = match retention.trim_unread_after {
+            Some(age) => old_enough(tx, feed, shard, age)?,
+            None => i64::MIN,
+        };
         let slowest: Option<(String, i64)> = tx
             .prepare_cached(include_str!("../sql/trim_slowest.sql"))
             .and_then(|mut s| {
@@ -27,11 +37,12 @@ pub(crate) fn trim(tx: &Connection, feed: &Feed, age: Duration, batch: usize) ->
             })
             .explained()?;
         let upto = match slowest {
-            Some((name, cursor)) if cursor < old => {
-                if exists_between(tx, feed, shard, cursor, old)? {
+            Some((name, cursor)) if cursor.max(unread) < old => {
+                let upto = cursor.max(unread);
+                if exists_between(tx, feed, shard, upto, old)? {
                     trimmed.held_back_by.push(format!("{name} (shard {shard})"));
                 }
-                cursor
+                upto
             }
             _ => old,
         };

@@ -2,13 +2,13 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Incident, Kind, Page, PageRoom, Result, ShardId,
-    ShardState, Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row,
+    After, Change, Content, Cursor, Error, Feed, Incarnation, Incident, Kind, Page, PageRoom,
+    Result, ShardId, ShardState, Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row, words,
 };
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
-use crate::inspect::Table;
+use crate::source::Table;
 use crate::{SqliteStore, quote, read, value};
 
 /// Columns of a page before those of the row.
@@ -29,19 +29,17 @@ impl Columns {
         // none.
         let declared = table.declared_type(shard);
         if !(declared.contains("INT") || declared.is_empty() || declared == "ANY") {
-            return Err(Error::invalid(format!(
-                "column '{shard}' of {} does not hold integers, so it cannot be the shard",
-                table.name
-            )));
+            return Err(words::shard_not_integer(&table.name, shard));
         }
         let declared = table.declared_type(ulid);
         let other = ["INT", "CHAR", "CLOB", "TEXT", "REAL", "FLOA", "DOUB"];
         if other.iter().any(|name| declared.contains(name)) {
-            return Err(Error::invalid(format!(
-                "column '{ulid}' of {} is {}; a ULID needs 16 bytes: blob",
-                table.name,
-                declared.to_ascii_lowercase()
-            )));
+            return Err(words::not_a_ulid(
+                &table.name,
+                ulid,
+                &declared.to_ascii_lowercase(),
+                "blob",
+            ));
         }
         Ok(Columns {
             table: table.sql(),
@@ -66,7 +64,7 @@ impl Columns {
         Columns::find(&table, shard_column, ulid_column).map(Some)
     }
 
-    fn fill(&self, template: &str) -> String {
+    fn fill(&self, template: &str) -> Result<String> {
         quote::fill(
             template,
             &[
@@ -85,12 +83,13 @@ impl Columns {
         shard: ShardId,
         after: After,
         limit: usize,
+        incarnation: Incarnation,
     ) -> Result<Page> {
         let Some(from) = begin_ulid(feed, after)? else {
             let newest = self.newest(tx, feed, shard)?;
-            return Ok(Page::empty(Cursor::Ulid(newest)));
+            return Ok(Page::empty(Cursor::Ulid(newest), incarnation));
         };
-        let sql = self.fill(include_str!("../sql/ulid_page.sql"));
+        let sql = self.fill(include_str!("../sql/ulid_page.sql"))?;
         let mut statement = tx.prepare_cached(&sql).explained()?;
         // One more, to know whether there is one.
         let count = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
@@ -106,15 +105,12 @@ impl Columns {
             let bytes = row.get_ref(0).and_then(|v| Ok(v.as_blob()?)).explained()?;
             let cursor = Cursor::Ulid(ulid_of_row(feed, bytes)?);
             let content = Content::Row(value::to_json(row, names, FIXED)?);
-            if changes.len() == limit || !room.takes(&content) {
+            let change = Change::published(cursor, None, content);
+            if changes.len() == limit || !room.takes(&change) {
                 more = true;
                 break;
             }
-            changes.push(Change {
-                cursor,
-                change_id: None,
-                content,
-            });
+            changes.push(change);
         }
         if changes.is_empty() {
             self.check_kind(tx, shard)?;
@@ -126,6 +122,7 @@ impl Columns {
             changes,
             next,
             more,
+            incarnation,
         })
     }
 
@@ -133,7 +130,7 @@ impl Columns {
     /// ever.
     fn check_kind(&self, tx: &Connection, shard: ShardId) -> Result<()> {
         let foreign: Option<String> = tx
-            .prepare_cached(&self.fill(include_str!("../sql/ulid_foreign.sql")))
+            .prepare_cached(&self.fill(include_str!("../sql/ulid_foreign.sql"))?)
             .and_then(|mut s| s.query_row([shard.0], |row| row.get(0)).optional())
             .explained()?;
         match foreign {
@@ -149,7 +146,7 @@ impl Columns {
     /// The newest ULID that is committed in a shard.
     fn newest(&self, tx: &Connection, feed: &Feed, shard: ShardId) -> Result<Ulid> {
         let found: Option<Vec<u8>> = tx
-            .prepare_cached(&self.fill(include_str!("../sql/ulid_newest.sql")))
+            .prepare_cached(&self.fill(include_str!("../sql/ulid_newest.sql"))?)
             .and_then(|mut s| s.query_row([shard.0], |row| row.get(0)).optional())
             .explained()?;
         found.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, &bytes))

@@ -8,8 +8,8 @@ use changefeed_core::Result;
 use rusqlite::Connection;
 
 use crate::error::Explain;
-use crate::inspect::Table;
 use crate::quote;
+use crate::source::Table;
 
 /// Whether the index of the primary key is meant, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

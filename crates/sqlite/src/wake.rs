@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Feed, FeedId, Pace, Result, ShardId, Subscription, WakeHub, WakeStore, WatchPlace,
+    Feed, FeedId, Listener, Pace, Result, ShardId, WakeHub, WakeStore, WatchPlace,
 };
 use rusqlite::Connection;
 
@@ -54,15 +54,15 @@ struct Wishes {
 }
 
 impl WakeStore for SqliteStore {
-    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
-        self.inner.waker.subscribe(feed.id, shard)
+    fn listen(&self, feed: &Feed, shard: ShardId) -> Listener {
+        self.inner.waker.listen(feed.id, shard)
     }
 
-    fn subscribe_watch(&self, watch: &changefeed_core::Watch) -> Subscription<WatchPlace> {
+    fn listen_to_watch(&self, watch: &changefeed_core::Watch) -> Listener<WatchPlace> {
         let waker = &self.inner.waker;
-        let subscription = waker.shared.watches.subscribe(WatchPlace::from(watch));
+        let listener = waker.shared.watches.listen(WatchPlace::from(watch));
         waker.begin();
-        subscription
+        listener
     }
 }
 
@@ -80,10 +80,10 @@ impl Waker {
         }
     }
 
-    fn subscribe(&self, feed: FeedId, shard: ShardId) -> Subscription {
-        let subscription = self.shared.hub.subscribe((feed, shard));
+    fn listen(&self, feed: FeedId, shard: ShardId) -> Listener {
+        let listener = self.shared.hub.listen((feed, shard));
         self.begin();
-        subscription
+        listener
     }
 
     /// Somebody is about to wait.
@@ -96,7 +96,7 @@ impl Waker {
                 .spawn(move || shared.run());
             match started {
                 Ok(handle) => *thread = Some(handle),
-                // The next subscription tries again; readers still have their timeouts.
+                // The next listener tries again; readers still have their timeouts.
                 Err(error) => tracing::error!(%error, "no thread to wake readers"),
             }
         }
@@ -138,7 +138,7 @@ impl Shared {
             };
             if let Err(error) = failed {
                 tracing::warn!(%error, "waiting readers cannot be told of changes; trying again");
-                // Whoever waits shall look for itself: it gets the same error, or news.
+                // Every waiter looks for itself: it gets the same error, or a change.
                 self.hub.wake_all();
                 self.watches.wake_all();
                 self.sleep(AFTER_ERROR);
@@ -197,7 +197,7 @@ impl Shared {
         let mut wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);
         wishes.newcomer = false;
         drop(wishes);
-        // Asked after the wish was cleared: who subscribes from now on wishes again.
+        // Asked after the wish was cleared: who listens from now on wishes again.
         if !self.hub.watched().is_empty() || !self.watches.watched().is_empty() {
             return;
         }
@@ -285,7 +285,7 @@ mod tests {
         // The thread that would look for news, but only the part that sleeps.
         let sleeper = std::thread::spawn(move || shared.sleep_while_nobody_waits());
         *waker.thread.lock().unwrap() = Some(sleeper);
-        let _waiter = waker.subscribe(FeedId(1), ShardId(0));
+        let _waiter = waker.listen(FeedId(1), ShardId(0));
         let sleeper = waker.thread.lock().unwrap().take().unwrap();
         sleeper.join().unwrap();
     }

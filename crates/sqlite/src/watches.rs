@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Error, Finding, Kind, Parked, Result, RowOperation,
-    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    WatchStore, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Finding, Kind, Parked, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    WatchStore, suggested_workers, words,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
-use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions, unreadable};
+use crate::backlog::{Backlog, Look, NOW, Taken, Terms, functions};
 use crate::error::Explain;
 use crate::leases::note_time;
 use crate::quote;
@@ -218,7 +218,7 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         .as_ref()
         .map(serde_json::to_string)
         .transpose()
-        .map_err(|e| unreadable("the definition cannot be written as JSON", e))?;
+        .map_err(|e| words::definition_unwritable().caused_by(e))?;
     let defined = known.as_ref().and_then(|(_, defined, _)| defined.as_ref());
     if definition.is_some() && defined.is_some() && defined != definition.as_ref() && !spec.replace
     {
@@ -245,11 +245,7 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     {
         let other = Tracked::load(tx, table_id, &spec.name)
             .map_or_else(|_| "another table".to_owned(), |t| t.table.name);
-        return Err(Error::new(
-            Kind::AlreadyExists,
-            format!("watch '{}' watches {other} already", spec.name),
-        )
-        .advise("give the function another name, or drop that watch"));
+        return Err(words::watch_elsewhere(&spec.name, other));
     }
     let leases = leases_name(&function_id, tracked.table_id);
     let watch = Watch {
@@ -274,15 +270,7 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         );
     }
     tx.execute(
-        &format!(
-            "insert into changefeed_watch \
-               (name, function_id, table_id, definition, columns, max_changes_per_worker, \
-                created_at) \
-             values (?1, ?2, ?3, ?4, ?5, coalesce(?6, 1000), {NOW}) on conflict (name) do update \
-             set definition = coalesce(excluded.definition, definition), \
-               columns = excluded.columns, \
-               max_changes_per_worker = coalesce(?6, max_changes_per_worker)"
-        ),
+        &quote::fill(include_str!("../sql/watch_put.sql"), &[("now", NOW)])?,
         params![
             spec.name.as_str(),
             watch.function_id,
@@ -440,10 +428,7 @@ fn require(tx: &Connection, watch: &Watch) -> Result<()> {
     if !known {
         return Err(watch.name.unknown());
     }
-    Err(
-        Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-            .advise("it is made again when the watch is started"),
-    )
+    Err(words::watch_state_deleted(watch))
 }
 
 fn parked(tx: &Connection, watch: &Watch, limit: usize) -> Result<Vec<Parked>> {
@@ -484,10 +469,7 @@ fn stored(tx: &Connection, row: &Row<'_>) -> Result<Watch> {
         .explained()?
         .map(|text| serde_json::from_str(&text))
         .transpose()
-        .map_err(|e| {
-            let what = format!("the definition of watch '{name}' makes no sense");
-            unreadable(what, e)
-        })?;
+        .map_err(|e| words::definition_unreadable(format_args!("watch '{name}'")).caused_by(e))?;
     let name = WatchName::trusted(name);
     let table = match Tracked::load(tx, table_id, &name) {
         Ok(tracked) => tracked.table.name,

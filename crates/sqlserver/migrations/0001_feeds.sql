@@ -1,4 +1,5 @@
 -- changefeed 1: feeds on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+-- Older programs: there are none.
 --
 -- What users see: feed, shard, change, consumer, the sequence change_id, sweep, sweep_loop,
 -- longpoll and longpoll_guard. Everything else is how it works and may change.
@@ -10,9 +11,17 @@
 --      the numbers commit together with the new end of the shard.
 --   3. The collecting must see one moment: a scan that passes an uncommitted change A and then
 --      meets B, which began after A was committed, would give B the smaller number. With
---      READ_COMMITTED_SNAPSHOT a statement sees one moment. Without it, a bound is drawn from the
---      sequence before the scan, and only ids below it are taken: whoever drew such an id had
---      begun by then, so what was committed before it began is there to be seen.
+--      READ_COMMITTED_SNAPSHOT a statement sees one moment. Without it, but with
+--      ALLOW_SNAPSHOT_ISOLATION, the end of the shard and its changes are read in one snapshot, before the
+--      lock; if the end is still the same under the lock, nobody has swept in between. With neither, a bound is
+--      drawn from the sequence before the scan, and only ids below it are taken: whoever drew such an id had
+--      begun by then, so what was committed before it began is there to be seen. Ids of one's own above the
+--      sequence are never numbered then; doctor says so.
+--
+-- A procedure that has a transaction of its own, or none, must not inherit the caller's: drivers that turn off
+-- auto-commit send SET IMPLICIT_TRANSACTIONS ON, and then the first statement that touches a table begins a transaction
+-- that nobody ends, and BEGIN TRANSACTION begins two. So it begins with switching that off, and a limit of rows
+-- with it; both are the caller's again when it returns.
 --
 -- A lock hint never carries correctness alone: rows are claimed by a conditional update, and what
 -- was claimed is counted.
@@ -25,9 +34,36 @@ GO
 
 create table changefeed.schema_version (
     version      int not null constraint pk_schema_version primary key,
+    -- Of the text of the migration: one that was changed afterwards is noticed.
+    checksum     varchar(16) not null,
     installed_at datetime2(3) not null constraint df_schema_version default sysutcdatetime()
 );
-insert into changefeed.schema_version (version) values (1);
+GO
+
+-- The lives of this database, the last of which counts: it began here, or with a recovery from a backup. Cursors
+-- belong to one. Milliseconds since 1970 and chance, in hexadecimal digits.
+create table changefeed.incarnation (
+    number      int not null constraint pk_incarnation primary key,
+    incarnation char(32) not null
+);
+GO
+
+-- Begins another life: to be called after the database was restored from a backup. Readers who say which life
+-- their cursor belongs to are refused then, instead of missing what is lost.
+create procedure changefeed.recover
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
+    declare @now binary(8) = convert(binary(8), datediff_big(millisecond, '1970-01-01', sysutcdatetime()));
+    insert into changefeed.incarnation (number, incarnation)
+    select isnull(max(i.number), 0) + 1,
+           lower(concat(substring(changefeed.hex(@now), 7, 12),
+                        substring(replace(convert(char(36), newid()), '-', ''), 1, 20)))
+    from changefeed.incarnation i with (tablockx);
+    select top (1) i.incarnation from changefeed.incarnation i order by i.number desc;
+end;
 GO
 
 -- Feeds and shards ------------------------------------------------------------------------------
@@ -36,6 +72,11 @@ create table changefeed.feed (
     feed_id smallint not null constraint pk_feed primary key,
     name    varchar(100) not null constraint uq_feed_name unique,
     comment nvarchar(max) null,
+    -- How long its changes are kept after they got their numbers, in milliseconds: those that every consumer has
+    -- read, and those that some consumer has not read. For ever where it is null.
+    trim_after_ms        bigint null constraint ck_feed_trim_after check (trim_after_ms >= 0),
+    trim_unread_after_ms bigint null,
+    constraint ck_feed_trim_unread_after check (trim_unread_after_ms >= trim_after_ms),
     constraint ck_feed_name check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name collate Latin1_General_BIN2) = 0)
 );
 GO
@@ -90,6 +131,14 @@ create table changefeed.feed_source (
     change_id_column nvarchar(128) null,
     shard_by         nvarchar(128) null,
     shards           smallint not null,
+    -- Whether its changes keep the row before and after.
+    images           bit not null constraint df_feed_source_images default 0,
+    -- Which rows are in it, as the condition was written, and which columns are in its images, as a JSON array.
+    condition        nvarchar(max) null,
+    columns          nvarchar(max) null,
+    -- The columns of a captured table that its rows are known by, as column numbers with commas: its primary key
+    -- when the feed was made.
+    key_columns      varchar(200) null,
     ulid_feed        uniqueidentifier null,
     shard_column     nvarchar(128) null,
     ulid_column      nvarchar(128) null
@@ -179,29 +228,56 @@ begin
     -- More than this is left for the next sweep, so that no shard waits long for another.
     declare @batch int = 20000;
     declare @last bigint, @swept datetime2(6), @now datetime2(6), @bound bigint = 9223372036854775807;
-    declare @versioned bit = 1;
+    declare @versioned bit = 1, @snapshots bit = 0, @seen bigint;
     declare @mark datetime2(6);
     declare @state table (last bigint not null, swept datetime2(6) not null);
     declare @pending table (change_id bigint not null primary key, number bigint not null);
     set @change_count = 0;
     set @lag_milliseconds = 0;
-    select @versioned = d.is_read_committed_snapshot_on from sys.databases d where d.name = db_name(); --@sqlserver
-    if @versioned = 0 set @bound = next value for changefeed.change_id;
+    -- The caller's transaction cannot become one with a snapshot. --@sqlserver
+    select @versioned = d.is_read_committed_snapshot_on, --@sqlserver
+           @snapshots = case when d.is_read_committed_snapshot_on = 0 and d.snapshot_isolation_state = 1 --@sqlserver
+                              and @@trancount = 0 then 1 else 0 end --@sqlserver
+    from sys.databases d where d.name = db_name(); --@sqlserver
+    if @versioned = 0 and @snapshots = 0 set @bound = next value for changefeed.change_id;
 
-    begin transaction;
-    -- Whoever else sweeps this shard waits here. An update, because Babelfish takes no lock for a hint;
-    -- and a hint, because with optimized locking SQL Server need not keep the lock of a row that an
-    -- update left as it was. Not XLOCK: writers look at the shard's entry in the primary key.
-    -- FORCESEEK here and below: a scan of so small a table would lock every shard's row for a
-    -- moment, and wait for whoever is at work on one, who may wait for us in the same way.
-    update changefeed.shard with (updlock, forceseek) set last_sweep_time = last_sweep_time
-    output inserted.last_change_sequence_number, inserted.last_sweep_time into @state (last, swept)
-    where feed_id = @feed_id and shard = @shard;
-    select @last = t.last, @swept = t.swept from @state t;
-    if @last is null
+    while 1 = 1
     begin
+        delete from @state;
+        if @snapshots = 1 --@sqlserver
+        begin --@sqlserver
+            delete from @pending; --@sqlserver
+            set transaction isolation level snapshot; --@sqlserver
+            begin transaction; --@sqlserver
+            select @seen = s.last_change_sequence_number --@sqlserver
+            from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard; --@sqlserver
+            insert into @pending (change_id, number) --@sqlserver
+            select top (@batch) c.change_id, row_number() over (order by c.change_id) --@sqlserver
+            from changefeed.change c --@sqlserver
+            where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null --@sqlserver
+            order by c.change_id; --@sqlserver
+            commit transaction; --@sqlserver
+            set transaction isolation level read committed; --@sqlserver
+        end; --@sqlserver
+        begin transaction;
+        -- Whoever else sweeps this shard waits here. An update, because Babelfish takes no lock for a hint;
+        -- and a hint, because with optimized locking SQL Server need not keep the lock of a row that an
+        -- update left as it was. Not XLOCK: writers look at the shard's entry in the primary key.
+        -- FORCESEEK here and below: a scan of so small a table would lock every shard's row for a
+        -- moment, and wait for whoever is at work on one, who may wait for us in the same way.
+        update changefeed.shard with (updlock, forceseek) set last_sweep_time = last_sweep_time
+        output inserted.last_change_sequence_number, inserted.last_sweep_time into @state (last, swept)
+        where feed_id = @feed_id and shard = @shard;
+        set @last = null;
+        select @last = t.last, @swept = t.swept from @state t;
+        if @last is null
+        begin
+            commit transaction;
+            return;
+        end;
+        if @snapshots = 0 or @last = @seen break;
+        -- Somebody else has swept since the snapshot.
         commit transaction;
-        return;
     end;
 
     -- Only now, with the lock held, in a statement of its own: see the top of this file.
@@ -211,7 +287,7 @@ begin
         from changefeed.change c
         where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
         order by c.change_id;
-    else
+    else if @snapshots = 0
         insert into @pending (change_id, number)
         select top (@batch) c.change_id, row_number() over (order by c.change_id)
         from changefeed.change c with (readcommittedlock, readpast, index (ix_needs_seqnum)) --@sqlserver
@@ -219,7 +295,7 @@ begin
         where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null
           and c.change_id < @bound
         order by c.change_id;
-    set @change_count = @@rowcount;
+    select @change_count = count(*) from @pending;
     if @change_count = 0
     begin
         commit transaction;
@@ -298,14 +374,17 @@ GO
 create procedure changefeed.sweep @sweep_group smallint = 0 as
 begin
     set nocount on;
-    declare @work table (place int identity primary key, feed_id smallint, shard smallint,
+    set rowcount 0;
+    set implicit_transactions off;
+    -- Not an identity: @@identity belongs to the caller.
+    declare @work table (place int not null primary key, feed_id smallint, shard smallint,
                          change_count bigint, lag_milliseconds bigint);
     declare @place int = 1, @count int, @total bigint = 0, @began datetime2(6) = sysutcdatetime();
     declare @feed_id smallint, @shard smallint, @change_count bigint, @lag_milliseconds bigint;
     -- By chance, so that no shard is always the one that is left over.
-    insert into @work (feed_id, shard)
-    select t.feed_id, t.shard from changefeed.shards_to_sweep(isnull(@sweep_group, 0)) t
-    order by newid();
+    insert into @work (place, feed_id, shard)
+    select row_number() over (order by newid()), t.feed_id, t.shard
+    from changefeed.shards_to_sweep(isnull(@sweep_group, 0)) t;
     set @count = @@rowcount;
     -- What takes longer is left for the next sweep.
     while @place <= @count and @total < 100000
@@ -348,6 +427,8 @@ create procedure changefeed.take_lease
 as
 begin
     set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
     declare @now datetime2(6) = sysutcdatetime();
     declare @expires datetime2(6) = dateadd(millisecond, @ttl_milliseconds, @now);
     select @generation = null, @renewal = null, @held_for = null;
@@ -400,10 +481,17 @@ create procedure changefeed.sweep_loop
 as
 begin
     set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
     declare @work table (feed_id smallint not null, shard smallint not null,
                          primary key (feed_id, shard));
     declare @held table (feed_id smallint not null, shard smallint not null,
                          told bigint not null, primary key (feed_id, shard));
+    declare @due table (feed_id smallint not null, shard smallint not null, --@sqlserver
+                        last bigint not null, primary key (feed_id, shard)); --@sqlserver
+    declare @strange table (feed_id smallint not null, shard smallint not null, --@sqlserver
+                            primary key (feed_id, shard)); --@sqlserver
+    declare @patience int; --@sqlserver
     declare @name nvarchar(255), @lock nvarchar(255) = concat(N'changefeed.sweep_loop/', @sweep_group
         --@babelfish , N'/', db_id()
     );
@@ -443,30 +531,34 @@ begin
                 select top (1) @feed_id = w.feed_id, @shard = w.shard from @work w order by w.feed_id, w.shard;
             end;
             -- Shards without our lock, and shards that got numbers since their waiters were told.
-            set @feed_id = null; --@sqlserver
-            select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number --@sqlserver
+            insert into @due (feed_id, shard, last) --@sqlserver
+            select s.feed_id, s.shard, s.last_change_sequence_number --@sqlserver
             from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
             where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
-              and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
-            order by s.feed_id, s.shard; --@sqlserver
-            while @feed_id is not null --@sqlserver
+              and (h.told is null or h.told <> s.last_change_sequence_number); --@sqlserver
+            while exists (select 1 from @due) --@sqlserver
             begin --@sqlserver
+                select top (1) @feed_id = d.feed_id, @shard = d.shard, @last = d.last from @due d; --@sqlserver
+                delete from @due where feed_id = @feed_id and shard = @shard; --@sqlserver
                 set @name = concat(N'changefeed.longpoll/', @feed_id, N'/', @shard); --@sqlserver
                 -- Also what a call that was cut off has left. --@sqlserver
                 while applock_mode(N'public', @name, N'Session') <> N'NoLock' --@sqlserver
                     exec sp_releaseapplock @Resource = @name, @LockOwner = 'Session'; --@sqlserver
                 delete from @held where feed_id = @feed_id and shard = @shard; --@sqlserver
+                -- A stranger may keep it, a client for example that was cut off while it waited and has not ended its
+                -- transaction. Waiters of that shard then look by themselves, and those of the others do not
+                -- suffer: we are patient once, and from then on try in passing.
+                set @patience = 1000; --@sqlserver
+                if exists (select 1 from @strange t where t.feed_id = @feed_id and t.shard = @shard) set @patience = 0; --@sqlserver
                 exec @result = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', --@sqlserver
-                    @LockOwner = 'Session', @LockTimeout = 1000; --@sqlserver
-                if @result < 0 --@sqlserver
-                    throw 55004, 'changefeed: the lock that makes readers wait could not be taken', 1; --@sqlserver
-                insert into @held (feed_id, shard, told) values (@feed_id, @shard, @last); --@sqlserver
-                set @feed_id = null; --@sqlserver
-                select top (1) @feed_id = s.feed_id, @shard = s.shard, @last = s.last_change_sequence_number --@sqlserver
-                from changefeed.shard s left join @held h on h.feed_id = s.feed_id and h.shard = s.shard --@sqlserver
-                where s.sweep_group = @sweep_group and s.longpoll = 1 --@sqlserver
-                  and (h.told is null or h.told <> s.last_change_sequence_number) --@sqlserver
-                order by s.feed_id, s.shard; --@sqlserver
+                    @LockOwner = 'Session', @LockTimeout = @patience; --@sqlserver
+                if @result >= 0 --@sqlserver
+                begin --@sqlserver
+                    insert into @held (feed_id, shard, told) values (@feed_id, @shard, @last); --@sqlserver
+                    delete from @strange where feed_id = @feed_id and shard = @shard; --@sqlserver
+                end --@sqlserver
+                else if @patience > 0 --@sqlserver
+                    insert into @strange (feed_id, shard) values (@feed_id, @shard); --@sqlserver
             end; --@sqlserver
             set @iterations = @iterations + 1;
             if sysutcdatetime() >= @deadline break;
@@ -504,16 +596,25 @@ GO
 -- error, never a silent jump; a reader of backfilled numbers stops where the backfill stands. Live numbers have no
 -- gaps: where the database does not version rows, a scan that waited for a sweep may have passed some, and what
 -- comes after them is left for the next call. The same rules as those of our own reader, in sql/page.sql.
+-- `op` and `key` are those of captured changes, the key as a JSON array of texts in the order of the primary key;
+-- `old` and `new` those of feeds with images. They are read with our rights, feed by feed: see grant_read.
 create procedure changefeed.[read]
-    @feed_id smallint, @shard smallint, @after bigint = null, @limit int = 1000
+    @feed_id smallint, @shard smallint, @after bigint = null, @limit int = 1000, @incarnation char(32) = null
 as
 begin
     set nocount on;
-    declare @page table (change_sequence_number bigint not null primary key, change_id bigint not null);
+    set rowcount 0;
+    set implicit_transactions off;
+    declare @page table (change_sequence_number bigint not null primary key, change_id bigint not null,
+        op varchar(10) null, [key] nvarchar(max) null, [old] nvarchar(max) null, [new] nvarchar(max) null);
     declare @from bigint = isnull(@after, 0), @upto bigint = 9223372036854775807;
     declare @start bigint, @trimmed bigint, @last bigint, @gap bigint, @begun int, @message nvarchar(400);
     if @limit is null or @limit < 1
         throw 55020, 'changefeed: a page needs a limit of at least 1', 1;
+    if not exists (select 1 from changefeed.feed_access a where a.feed_id = @feed_id)
+        throw 55023, 'changefeed: there is no such feed, or you may not read it; its owner can allow it with changefeed.grant_read', 1;
+    if @incarnation <> (select top (1) i.incarnation from changefeed.incarnation i order by i.number desc)
+        throw 55024, 'changefeed: this database was recovered from a backup, and the cursor belongs to another life of it; compare the current state of the data with yours, then go on from the first or the last change, with the incarnation of now', 1;
     select @begun = count(*) from changefeed.backfill b where b.feed_id = @feed_id;
     select @upto = isnull(s.start, s.last_change_sequence_number)
     from changefeed.shard s
@@ -521,9 +622,11 @@ begin
       and @from < isnull(s.start, s.last_change_sequence_number)
       and exists (select 1 from changefeed.backfill b
                   where b.feed_id = @feed_id and b.finished_at is null);
-    insert into @page (change_sequence_number, change_id)
-    select top (@limit) c.change_sequence_number, c.change_id
+    insert into @page (change_sequence_number, change_id, op, [key], [old], [new])
+    select top (@limit) c.change_sequence_number, c.change_id, o.name, r.[key], r.[old], r.[new]
     from changefeed.change c
+    left join changefeed.change_row r with (forceseek) on r.change_id = c.change_id and r.feed_id = c.feed_id
+    left join changefeed.op_name o on o.op = r.op
     where c.feed_id = @feed_id and c.shard = @shard
       and c.change_sequence_number > @from and c.change_sequence_number <= @upto
       -- Or the server may not use the index of what has a number.
@@ -556,7 +659,7 @@ begin
     select @gap = min(p.change_sequence_number) from @page p
     where p.change_sequence_number > @from + 1
       and not exists (select 1 from @page b where b.change_sequence_number = p.change_sequence_number - 1);
-    select p.change_sequence_number, p.change_id from @page p
+    select p.change_sequence_number, p.change_id, p.op, p.[key], p.[old], p.[new] from @page p
     where @gap is null or p.change_sequence_number < @gap
     order by p.change_sequence_number;
 end;
@@ -577,6 +680,10 @@ begin
     declare @deadline datetime2(3) = dateadd(millisecond, @timeout_milliseconds, sysutcdatetime());
     declare @left int, @result int, @last bigint;
     --@babelfish declare @nap int;
+    -- With implicit transactions it begins when a table is touched, and not before.
+    if @@trancount = 0
+        select @last = s.last_change_sequence_number from changefeed.shard s with (readuncommitted)
+        where s.feed_id = @feed_id and s.shard = @shard;
     if @@trancount = 0
         throw 55012, 'changefeed: longpoll must be called inside a transaction', 1;
     while 1 = 1
@@ -607,6 +714,8 @@ GO
 create procedure changefeed.longpoll_guard @transaction_id bigint, @blocked bit output as
 begin
     set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
     set @blocked = 0;
     declare @turn int = 0; --@sqlserver
     while @turn < 100 and @blocked = 0 --@sqlserver
@@ -625,8 +734,9 @@ GO
 
 -- Rows behind captured changes ------------------------------------------------------------------
 
--- The primary key of the row that a captured change is about: a JSON array of texts, in key
--- order. Text is the one form that every type can be written to and read back from.
+-- What happened (I insert, U update, D delete, B backfill), and the primary key of the row that a captured
+-- change is about: a JSON array of texts, in key order. Text is the one form that every type can be written to
+-- and read back from. Feeds with images also keep the row before and after.
 -- The feed is part of it, because whoever may publish can enter any change_id into any feed: one of
 -- another feed means nothing there.
 create table changefeed.change_row (
@@ -634,10 +744,90 @@ create table changefeed.change_row (
         constraint df_change_row default next value for changefeed.change_id,
     feed_id   smallint not null,
     shard     smallint not null,
-    [key]     nvarchar(max) not null
+    op        char(1) not null,
+    [key]     nvarchar(max) not null,
+    [old]     nvarchar(max) null,
+    [new]     nvarchar(max) null
 );
 -- Whoever writes many rows in one statement must not lock the rows of all others.
 alter table changefeed.change_row set (lock_escalation = disable); --@sqlserver
+GO
+
+exec changefeed.recover;
+GO
+
+-- What an operation is called.
+create view changefeed.op_name as
+select v.op, v.name
+from (values ('I', 'insert'), ('U', 'update'), ('D', 'delete'), ('B', 'backfill')) v (op, name);
+GO
+
+-- Who may read a feed by SQL, besides those who may read changefeed.change itself: see grant_read.
+create table changefeed.feed_reader (
+    feed_id smallint not null
+        constraint fk_feed_reader_feed references changefeed.feed (feed_id) on delete cascade --@sqlserver
+    ,
+    reader  nvarchar(128) not null,
+    constraint pk_feed_reader primary key (feed_id, reader)
+);
+GO
+
+-- The feeds that the caller may read. Views and procedures of ours reach our tables with our rights, and ask who the
+-- caller is.
+create view changefeed.feed_access as
+select f.feed_id, f.name
+from changefeed.feed f
+where has_perms_by_name(N'changefeed.change', N'OBJECT', N'SELECT') = 1
+   or exists (select 1 from changefeed.feed_reader r
+              where r.feed_id = f.feed_id and (r.reader = user_name() or is_member(r.reader) = 1));
+GO
+
+-- Every change that has its number, of the feeds that the caller may read: for joins and reports. It checks no
+-- cursor: who pages through it jumps over what was trimmed, over what a backfill is still to put in between, and, where the
+-- database does not version rows, over what got its number during the scan; changefeed.[read] does not.
+create view changefeed.change_log as
+select c.feed_id, c.shard, c.change_sequence_number, c.change_id, o.name as op, r.[key], r.[old], r.[new]
+from changefeed.feed_access a
+join changefeed.change c on c.feed_id = a.feed_id
+left join changefeed.change_row r on r.change_id = c.change_id and r.feed_id = c.feed_id
+left join changefeed.op_name o on o.op = r.op
+where c.change_sequence_number is not null;
+GO
+
+-- Lets a user or a role read a feed by SQL: its numbers, keys and images, which no policy and no grant of the table
+-- applies to. For whoever may grant rights on the schema.
+create procedure changefeed.grant_read @feed varchar(100), @reader nvarchar(128)
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
+    declare @feed_id smallint = (select f.feed_id from changefeed.feed f where f.name = @feed);
+    declare @grant nvarchar(max) = concat(
+        N'grant execute on changefeed.[read] to ', quotename(@reader), N'; ',
+        N'grant select on changefeed.change_log to ', quotename(@reader), N'; ',
+        N'grant select on changefeed.feed to ', quotename(@reader), N'; ',
+        N'grant select on changefeed.incarnation to ', quotename(@reader), N'; ',
+        N'grant select on changefeed.shard to ', quotename(@reader));
+    if @feed_id is null
+        throw 55013, 'changefeed: there is no such feed or shard', 1;
+    exec sys.sp_executesql @grant;
+    insert into changefeed.feed_reader (feed_id, reader)
+    select @feed_id, @reader
+    where not exists (select 1 from changefeed.feed_reader r where r.feed_id = @feed_id and r.reader = @reader);
+end;
+GO
+
+create procedure changefeed.revoke_read @feed varchar(100), @reader nvarchar(128)
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
+    delete r from changefeed.feed_reader r
+    join changefeed.feed f on f.feed_id = r.feed_id
+    where f.name = @feed and r.reader = @reader;
+end;
 GO
 
 -- The bytes as text, 0x and two digits each: what style 1 of CONVERT does on SQL Server.
@@ -699,6 +889,7 @@ begin
     --@babelfish delete s from changefeed.shard s join deleted d on d.feed_id = s.feed_id;
     --@babelfish delete s from changefeed.feed_source s join deleted d on d.feed_id = s.feed_id;
     --@babelfish delete b from changefeed.backfill b join deleted d on d.feed_id = b.feed_id;
+    --@babelfish delete r from changefeed.feed_reader r join deleted d on d.feed_id = r.feed_id;
     declare @drop nvarchar(max);
     while 1 = 1
     begin
@@ -795,6 +986,7 @@ GO
 create role changefeed_admin;
 GO
 grant select on changefeed.schema_version to changefeed_reader;
+grant select on changefeed.incarnation to changefeed_reader;
 grant select on changefeed.feed to changefeed_reader;
 grant select on changefeed.feed_source to changefeed_reader;
 grant select on changefeed.shard to changefeed_reader;
@@ -804,6 +996,7 @@ grant select on changefeed.change_row to changefeed_reader;
 grant select on changefeed.backfill to changefeed_reader;
 grant select, insert, update, delete on changefeed.consumer to changefeed_reader;
 grant execute on changefeed.[read] to changefeed_reader;
+grant select on changefeed.change_log to changefeed_reader;
 grant execute on changefeed.longpoll to changefeed_reader;
 grant execute on changefeed.longpoll_guard to changefeed_reader;
 -- What the program reads rows with. Babelfish has more of these.

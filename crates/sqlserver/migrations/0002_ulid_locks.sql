@@ -1,4 +1,5 @@
 -- changefeed 2: ULID transactions on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 --
 --   set xact_abort on;
 --   begin transaction;
@@ -96,7 +97,7 @@ alter table changefeed.ulid_pulse set (lock_escalation = disable); --@sqlserver
 GO
 
 -- The lock and the signs of life ------------------------------------------------------------------
--- What a platform does in its own way is from here to ulid_silence.
+-- What a platform does in its own way is from here to ulid_silence. Whoever calls a part has set NOCOUNT.
 
 -- Which transaction this is. The context of a session outlives a rollback, so it is bound to it.
 create function changefeed.ulid_transaction_id () returns bigint as
@@ -121,7 +122,6 @@ GO
 -- not tell who holds a lock: there it is a lock of PostgreSQL, looked at every few milliseconds.
 create procedure changefeed.ulid_try_lock @name nvarchar(255), @owner varchar(11), @milliseconds int as
 begin
-    set nocount on;
     declare @result int = -1;
     exec @result = sp_getapplock @Resource = @name, @LockMode = 'Exclusive', --@sqlserver
         @LockOwner = @owner, @LockTimeout = @milliseconds; --@sqlserver
@@ -142,7 +142,6 @@ GO
 -- Whether the lock of that name belongs to somebody, and to this session.
 create procedure changefeed.ulid_locked @name nvarchar(255), @held bit output, @mine bit output as
 begin
-    set nocount on;
     set @mine = case when applock_mode('public', @name, 'Session') = 'Exclusive' then 1 else 0 end; --@sqlserver
     -- It can be granted to whoever holds it already.
     set @held = case when @mine = 1 or applock_test('public', @name, 'Exclusive', 'Session') = 0 then 1 else 0 end; --@sqlserver
@@ -157,7 +156,6 @@ GO
 
 create procedure changefeed.ulid_unlock @name nvarchar(255) as
 begin
-    set nocount on;
     declare @held bit, @mine bit = 0;
     exec changefeed.ulid_locked @name, @held output, @mine output;
     -- As often as it was taken.
@@ -181,7 +179,6 @@ create procedure changefeed.ulid_silence
     @feed_id uniqueidentifier, @shard_id int, @incidents bigint, @timeout int output, @silent bigint output
 as
 begin
-    set nocount on;
     set @silent = null;
     declare @alive_at datetime2(3), @pulse datetime2(3), @transaction_id bigint, @session_id int, @longest int; --@sqlserver
     -- READUNCOMMITTED, because the row is never anything else; we look for activity, and what is
@@ -199,13 +196,14 @@ begin
     set @silent = datediff_big(millisecond, @alive_at, sysutcdatetime()); --@sqlserver
     -- Without the right everybody sees no session but the own one. One that waits for its client
     -- in the middle of a result is as silent as an idle one.
+    -- What the server says of a session is local time, which steps by the hour or half of it twice a year. The
+    -- session has ended a request since the sign of life that it gave us, so what is left of half hours is the truth.
     if @silent >= @timeout --@sqlserver
         select @silent = case --@sqlserver
             when exists (select 1 from sys.dm_exec_requests r where r.session_id = s.session_id --@sqlserver
                          and isnull(r.wait_type, N'') <> N'ASYNC_NETWORK_IO') then 0 --@sqlserver
-            when s.last_request_end_time >= s.last_request_start_time --@sqlserver
-                 and datediff_big(millisecond, s.last_request_end_time, getdate()) < @silent --@sqlserver
-                then datediff_big(millisecond, s.last_request_end_time, getdate()) --@sqlserver
+            when (datediff_big(millisecond, s.last_request_end_time, getdate()) % 1800000 + 1800000) % 1800000 < @silent --@sqlserver
+                then (datediff_big(millisecond, s.last_request_end_time, getdate()) % 1800000 + 1800000) % 1800000 --@sqlserver
             else @silent end --@sqlserver
         from sys.dm_exec_sessions s where s.session_id = @session_id; --@sqlserver
     -- Without this every look within one transaction shows what the first one saw.
@@ -233,7 +231,6 @@ create procedure changefeed.ulid_wait
     @incidents bigint output
 as
 begin
-    set nocount on;
     set xact_abort on;
     declare @started datetime2(3) = sysutcdatetime(), @unknown_since datetime2(3);
     declare @name nvarchar(255), @now_counted bigint, @result int, @step int = 0;
@@ -303,6 +300,8 @@ as
 begin
     set nocount on;
     set xact_abort on;
+    set rowcount 0;
+    set implicit_transactions off;
     set transaction isolation level read committed; --@sqlserver
     declare @observed bigint, @silent bigint, @held bit, @mine bit, @name nvarchar(255), @noted nvarchar(255);
     set @raised = 0;

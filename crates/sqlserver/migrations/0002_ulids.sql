@@ -10,6 +10,8 @@ as
 begin
     set nocount on;
     set xact_abort on;
+    set rowcount 0;
+    set implicit_transactions off;
     set transaction isolation level read committed; --@sqlserver
     declare @incidents bigint, @name nvarchar(255), @before nvarchar(255);
     if @@trancount > 0
@@ -30,21 +32,11 @@ GO
 create procedure changefeed.unlock_ulid_shard as
 begin
     set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
     declare @name nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_lock'));
     if @name is not null exec changefeed.ulid_unlock @name;
     exec sp_set_session_context N'changefeed.ulid_lock', null;
-end;
-GO
-
--- Forgets what this session knows of its transaction.
-create procedure changefeed.ulid_forget as
-begin
-    set nocount on;
-    exec sp_set_session_context N'changefeed.ulid_transaction', null;
-    exec sp_set_session_context N'changefeed.ulid_shard', null;
-    exec sp_set_session_context N'changefeed.ulid_high', null;
-    exec sp_set_session_context N'changefeed.ulid_low', null;
-    exec sp_set_session_context N'changefeed.ulid_base', null;
 end;
 GO
 
@@ -56,7 +48,6 @@ create procedure changefeed.ulid_enter
     @reserved bigint, @time datetime2(3) output, @high binary(8) output, @low bigint output
 as
 begin
-    set nocount on;
     set xact_abort on;
     -- A caller that has limited its statements has not meant ours, which draw from a sequence.
     set rowcount 0;
@@ -65,9 +56,15 @@ begin
     declare @before_time datetime2(3), @before_high binary(8), @before_low bigint, @base bigint;
     declare @floor_time datetime2(3), @floor_high binary(8), @floor_low bigint;
     declare @left_time datetime2(3), @left_high binary(8), @left_low bigint;
-    declare @random binary(10), @milliseconds bigint, @transaction_id bigint, @start bigint;
+    declare @random binary(10), @milliseconds bigint, @transaction_id bigint, @start bigint, @due datetime2(3);
+    -- With implicit transactions it begins when a table is touched, and not before.
     if @@trancount = 0
-        throw 55604, 'changefeed: there is no transaction; call begin_ulid_transaction after BEGIN TRANSACTION', 1;
+    begin
+        select @incidents = max(i.[count]) from changefeed.incident i with (readuncommitted)
+        where i.feed_id = @feed_id and i.shard_id = @shard_id;
+        if @@trancount = 0
+            throw 55604, 'changefeed: there is no transaction; call begin_ulid_transaction after BEGIN TRANSACTION', 1;
+    end;
     if @feed_id is null or @shard_id is null
         throw 55604, 'changefeed: a ULID transaction needs a feed and a shard, not null', 1;
     if @timeout is null or @timeout < 10 or @wait is null or @wait < 0
@@ -102,7 +99,6 @@ begin
             throw 55604, 'changefeed: with this isolation level the snapshot would be older than the lock; call lock_ulid_shard before BEGIN TRANSACTION', 1;
         -- Babelfish reads a procedure anew in every session, which takes its time: not while others
         -- wait for us.
-        --@babelfish exec changefeed.ulid_forget;
         --@babelfish exec changefeed.commit_ulid_transaction @rehearse = 1;
         exec changefeed.ulid_wait @feed_id, @shard_id, @timeout, @wait, 'Transaction', @incidents output;
     end;
@@ -116,9 +112,7 @@ begin
     select @before_time = s.[time], @before_high = s.ulid_high, @before_low = s.ulid_low
     from changefeed.shard_ulid s where s.feed_id = @feed_id and s.shard_id = @shard_id;
     set @base = next value for changefeed.sequence;
-    set @floor_time = @before_time;
-    set @floor_high = @before_high;
-    set @floor_low = @before_low;
+    select @floor_time = @before_time, @floor_high = @before_high, @floor_low = @before_low;
     -- Who commits without commit_ulid_transaction leaves its row behind. That cannot be kept from
     -- happening, as nothing here runs at a COMMIT, but what it gave away must not be given again.
     select top (1) @left_time = l.[time], @left_high = l.high, @left_low = l.low + (@base - l.base)
@@ -129,9 +123,7 @@ begin
     begin
         if @before_high is null or @left_high > @before_high or (@left_high = @before_high and @left_low > @before_low)
         begin
-            set @floor_time = @left_time;
-            set @floor_high = @left_high;
-            set @floor_low = @left_low;
+            select @floor_time = @left_time, @floor_high = @left_high, @floor_low = @left_low;
         end;
         -- Rows of transactions that are still open are locked, and passed over.
         if @level <> 5
@@ -146,34 +138,31 @@ begin
         -- 48 is the sign of 64 from the year 6429 on.
         set @milliseconds = datediff_big(millisecond, '1970-01-01', @time);
         if @milliseconds >= 140737488355328 set @milliseconds = @milliseconds - convert(bigint, 281474976710656);
-        set @start = convert(bigint, convert(int, substring(@random, 1, 2))) & 65535; --@sqlserver
-        set @low = convert(bigint, substring(@random, 3, 8)); --@sqlserver
-        --@babelfish set @start = convert(bigint, convert(int, substring(@uuid, 1, 2))) & 65535;
-        --@babelfish set @low = convert(bigint, convert(int, substring(@uuid, 3, 4))) * 4294967296 + (convert(bigint, convert(int, substring(@uuid, 11, 4))) & 4294967295);
-        set @start = @milliseconds * 65536 + @start;
-        set @high = convert(binary(8), @start);
         -- The second-highest bit is cleared, so that counting upwards never overflows.
-        set @low = @low & convert(bigint, -4611686018427387905);
+        select @high = convert(binary(8), @milliseconds * 65536 + (convert(bigint, convert(int, substring(@random, 1, 2))) & 65535)), --@sqlserver
+               @low = convert(bigint, substring(@random, 3, 8)) & convert(bigint, -4611686018427387905); --@sqlserver
+        --@babelfish set @start = @milliseconds * 65536 + (convert(bigint, convert(int, substring(@uuid, 1, 2))) & 65535);
+        --@babelfish set @high = convert(binary(8), @start);
+        --@babelfish set @low = (convert(bigint, convert(int, substring(@uuid, 3, 4))) * 4294967296 + (convert(bigint, convert(int, substring(@uuid, 11, 4))) & 4294967295)) & convert(bigint, -4611686018427387905);
     end
     else
     begin
         -- The clock stood still or went back: keep the time, go on counting.
-        set @time = @floor_time;
-        set @high = @floor_high;
-        set @low = @floor_low;
+        select @time = @floor_time, @high = @floor_high, @low = @floor_low;
     end;
     insert into changefeed.ulid_life (feed_id, shard_id, incidents, transaction_id, session_id, timeout,
                                       alive_at, [time], before_high, before_low, high, low, base)
     values (@feed_id, @shard_id, @incidents, @transaction_id, @@spid, @timeout,
             sysutcdatetime(), @time, @before_high, @before_low, @high, @low + @reserved, @base);
-    set @shard = concat(@feed_id, N'/', @shard_id);
-    set @start = @low + @reserved;
+    select @shard = concat(@feed_id, N'/', @shard_id), @start = @low + @reserved,
+           @due = dateadd(millisecond, @timeout / 10, sysutcdatetime());
     exec sp_set_session_context N'changefeed.ulid_incident', null;
     exec sp_set_session_context N'changefeed.ulid_transaction', @transaction_id;
     exec sp_set_session_context N'changefeed.ulid_shard', @shard;
     exec sp_set_session_context N'changefeed.ulid_high', @high;
     exec sp_set_session_context N'changefeed.ulid_low', @start;
     exec sp_set_session_context N'changefeed.ulid_base', @base;
+    exec sp_set_session_context N'changefeed.ulid_due', @due;
 end;
 GO
 
@@ -217,19 +206,21 @@ begin
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @now datetime2(3) = sysutcdatetime();
-    if @shard is null or @transaction_id <> changefeed.ulid_transaction_id() return;
+    if @shard is null or @transaction_id is null or @transaction_id <> changefeed.ulid_transaction_id() return;
     declare @feed_id uniqueidentifier = convert(uniqueidentifier, left(@shard, 36)); --@sqlserver
-    declare @shard_id int = convert(int, substring(@shard, 38, 20)), @incidents bigint; --@sqlserver
+    declare @shard_id int = convert(int, substring(@shard, 38, 20)), @incidents bigint, @due datetime2(3); --@sqlserver
     -- The row is written by its whole key here and below, which is looked up without a lock. By a part
     -- of the key the server would take update locks on all rows of the shard and wait for a dead
     -- holder, whose row is locked: burning its lock would free nobody.
-    select @incidents = max(l.incidents) from changefeed.ulid_life l with (readuncommitted) --@sqlserver
+    select @incidents = max(l.incidents), @due = dateadd(millisecond, max(l.timeout) / 10, @now) --@sqlserver
+    from changefeed.ulid_life l with (readuncommitted) --@sqlserver
     where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id; --@sqlserver
     -- Not more often than needed, and it costs a look when nothing is.
     update changefeed.ulid_life set alive_at = @now --@sqlserver
     where feed_id = @feed_id and shard_id = @shard_id --@sqlserver
       and incidents = @incidents and transaction_id = @transaction_id --@sqlserver
       and alive_at <= dateadd(millisecond, -timeout / 10, @now); --@sqlserver
+    exec sp_set_session_context N'changefeed.ulid_due', @due; --@sqlserver
 end;
 GO
 
@@ -239,6 +230,8 @@ create procedure changefeed.ulid_beat @feed_id uniqueidentifier, @shard_id int, 
 begin
     set nocount on;
     set xact_abort on;
+    set rowcount 0;
+    set implicit_transactions off;
     update changefeed.ulid_pulse set alive_at = sysutcdatetime()
     where feed_id = @feed_id and shard_id = @shard_id and transaction_id = @transaction_id;
     if @@rowcount > 0 return;
@@ -258,10 +251,10 @@ begin
     -- where @value, a number that is drawn, would stand more than once.
     while @ulid is null
     begin
-        set @low = convert(bigint, session_context(N'changefeed.ulid_low'));
-        set @base = convert(bigint, session_context(N'changefeed.ulid_base'));
+        select @low = convert(bigint, session_context(N'changefeed.ulid_low')),
+               @base = convert(bigint, session_context(N'changefeed.ulid_base'));
         -- A function can raise no error of its own: the words are in that of the conversion.
-        if @low is null or convert(bigint, session_context(N'changefeed.ulid_transaction')) <> changefeed.ulid_transaction_id()
+        if @low is null or isnull(convert(bigint, session_context(N'changefeed.ulid_transaction')), -1) <> changefeed.ulid_transaction_id()
             return convert(int, N'changefeed: there is no ULID transaction here; call begin_ulid_transaction after BEGIN TRANSACTION');
         if @value is null or @value <= @base
             return convert(int, N'changefeed: ulid_sequence takes next value for changefeed.sequence, and nothing else');
@@ -277,11 +270,12 @@ begin
     set nocount on;
     set xact_abort on;
     set rowcount 0;
-    if convert(bigint, session_context(N'changefeed.ulid_low')) is null
-       or convert(bigint, session_context(N'changefeed.ulid_transaction')) <> changefeed.ulid_transaction_id()
+    if isnull(convert(bigint, session_context(N'changefeed.ulid_transaction')), -1) <> changefeed.ulid_transaction_id()
         throw 55604, 'changefeed: there is no ULID transaction here; call begin_ulid_transaction after BEGIN TRANSACTION', 1;
     declare @value bigint = next value for changefeed.sequence;
     set @ulid = changefeed.ulid_sequence(@value);
+    -- When the next sign of life is due. Before that, nobody judges, and looking would cost more than the ULID.
+    if sysutcdatetime() < convert(datetime2(3), session_context(N'changefeed.ulid_due')) return;
     exec changefeed.ulid_alive;
 end;
 GO
@@ -307,10 +301,10 @@ begin
     if @@trancount = 0 or @transaction_id is null or @transaction_id <> changefeed.ulid_transaction_id()
         throw 55604, 'changefeed: there is no ULID transaction to commit; call begin_ulid_transaction after BEGIN TRANSACTION', 1;
     if @@trancount > 1
-        throw 55604, 'changefeed: the COMMIT that follows would end an inner transaction only, and leave the shard locked; call this before the outermost', 1;
-    set @feed_id = convert(uniqueidentifier, left(@shard, 36));
-    set @shard_id = convert(int, substring(@shard, 38, 20));
-    exec changefeed.ulid_forget;
+        throw 55604, 'changefeed: the COMMIT that follows would end an inner transaction only, and leave the shard locked; call this before the outermost (under IMPLICIT_TRANSACTIONS a BEGIN TRANSACTION begins two: leave it out)', 1;
+    select @feed_id = convert(uniqueidentifier, left(@shard, 36)), @shard_id = convert(int, substring(@shard, 38, 20));
+    -- What else the session knows of its transaction means nothing without this.
+    exec sp_set_session_context N'changefeed.ulid_transaction', null;
     select @incidents = max(l.incidents) from changefeed.ulid_life l with (readuncommitted)
     where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id;
     delete from changefeed.ulid_life
@@ -376,6 +370,8 @@ GO
 create procedure changefeed.rollback_ulid_transaction as
 begin
     set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
     declare @transaction_id bigint = convert(bigint, session_context(N'changefeed.ulid_transaction'));
     declare @shard nvarchar(255) = convert(nvarchar(255), session_context(N'changefeed.ulid_shard'));
     declare @feed_id uniqueidentifier, @shard_id int, @incidents bigint;
@@ -390,7 +386,7 @@ begin
         where feed_id = @feed_id and shard_id = @shard_id
           and incidents = @incidents and transaction_id = @transaction_id;
     end;
-    exec changefeed.ulid_forget;
+    exec sp_set_session_context N'changefeed.ulid_transaction', null;
     exec changefeed.unlock_ulid_shard;
 end;
 GO
@@ -420,13 +416,9 @@ grant execute on changefeed.ulid_beat to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_unlock to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_silence to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_wait to changefeed_writer;
---@babelfish grant execute on changefeed.ulid_forget to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_enter to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.shard_ulid to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.incident to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.ulid_life to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.ulid_pulse to changefeed_writer;
-GO
-
-insert into changefeed.schema_version (version) values (2);
 GO

@@ -1,4 +1,5 @@
 -- changefeed 3: event triggers on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two values of the session
 -- that a writer may set with sp_set_session_context: changefeed.session_variables and
@@ -243,7 +244,4 @@ grant select on changefeed.event_log to changefeed_reader;
 --@babelfish grant execute on changefeed.setting_json to changefeed_reader;
 --@babelfish grant execute on changefeed.trace_json to changefeed_reader;
 grant select on changefeed.event_invocation_logs to changefeed_reader;
-GO
-
-insert into changefeed.schema_version (version) values (3);
 GO

@@ -1,4 +1,5 @@
 -- changefeed 4: watches on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 --
 -- How a changed row gets to a function:
 --   1. Changed keys are noted in the writer's transaction: by the server itself where change tracking
@@ -41,9 +42,10 @@ create table changefeed.watched_table (
     -- Whether the server's own change tracking notes the changes, and how far they were moved.
     native          bit not null,
     tracked_version bigint null,
-    -- The server's own table that it notes them in. It is another one after change tracking of the table
-    -- was switched off and on again, which its versions alone do not always tell.
-    tracked_in      int null,
+    -- The server's own table that it notes them in, and the version that it began with. Both are others after
+    -- change tracking of the table was switched off and on again, and the version is after TRUNCATE; the versions of
+    -- changes alone do not always tell.
+    tracked_in      varchar(50) null,
     -- The primary key that our tables were made for: a JSON array of names, numbers and types.
     [key]           nvarchar(max) not null,
     -- Whether the columns that were changed are noted, because some function wants to know them.
@@ -123,6 +125,8 @@ as
 begin
     set nocount on;
     set xact_abort on;
+    set rowcount 0;
+    set implicit_transactions off;
     declare @now datetime2(6) = sysutcdatetime();
     declare @latest datetime2(6), @far datetime2(6), @rows nvarchar(max);
     declare @looked_to datetime2(6), @soon datetime2(6), @trigger int = -2147483648, @next datetime2(6);
@@ -195,7 +199,4 @@ GO
 grant select on changefeed.watched_table to changefeed_reader;
 grant select on changefeed.watch to changefeed_reader;
 grant select on changefeed.global_state to changefeed_reader;
-GO
-
-insert into changefeed.schema_version (version) values (4);
 GO

@@ -1,5 +1,6 @@
 -- changefeed 5: who may ask, and who answers, on SQL Server 2017 and later, Azure SQL, and
 -- Babelfish for PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed.access_token (
@@ -33,7 +34,4 @@ create table changefeed.instance (
     started_at datetime2(3) not null constraint df_instance_started default sysutcdatetime(),
     seen_at    datetime2(3) not null constraint df_instance_seen default sysutcdatetime()
 );
-GO
-
-insert into changefeed.schema_version (version) values (5);
 GO

@@ -1,5 +1,6 @@
 -- changefeed 6: cleaning up and trimming do not read all there is, on SQL Server 2017 and later, Azure SQL, and
 -- Babelfish for PostgreSQL.
+-- Older programs: those that run may go on; none can be started any more.
 
 -- What is finished, by age. Delivery pays for this one, not the writer of the application.
 -- Whoever has a long log makes it beforehand, with ONLINE = ON: this one keeps writers waiting.
@@ -10,7 +11,4 @@ GO
 -- Until where a shard is old enough to be trimmed.
 create index ix_progress_swept on changefeed.progress (feed_id, shard, swept_at)
     include (last_change_sequence_number);
-GO
-
-insert into changefeed.schema_version (version) values (6);
 GO

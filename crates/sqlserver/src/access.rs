@@ -1,8 +1,9 @@
 //! Bearer tokens of the HTTP interface.
 
-use changefeed_core::{AccessToken, Error, Kind, NewToken, Result, Scope, TokenDigest, TokenId};
+use changefeed_core::{AccessToken, NewToken, Result, Scope, TokenDigest, TokenId, words};
 use tiberius::Row;
 
+use crate::row::Cells;
 use crate::session::Session;
 
 /// A thousand years: what is added to a time must stay a time.
@@ -45,7 +46,7 @@ impl Session {
             .await?
             .into_iter()
             .find(|token| token.id == new.id)
-            .ok_or_else(|| Error::new(Kind::Database, "the new token is gone already"))
+            .ok_or_else(words::token_gone)
     }
 
     pub(crate) async fn revoke_token(&mut self, id: &TokenId) -> Result<bool> {
@@ -62,20 +63,16 @@ impl Session {
 }
 
 fn token(row: &Row) -> Result<AccessToken> {
-    let text = |at: usize| row.get::<&str, _>(at).map(str::to_owned);
-    let digest = row.get::<&[u8], _>(2).unwrap_or_default();
+    let text = |at: usize| row.text(at);
+    let digest = row.take::<&[u8]>(2)?;
     Ok(AccessToken {
-        id: text(0).unwrap_or_default().parse()?,
-        name: text(1).unwrap_or_default(),
-        digest: TokenDigest(
-            digest.try_into().map_err(|_| {
-                Error::new(Kind::Database, "a token's digest does not have 32 bytes")
-            })?,
-        ),
-        scopes: Scope::parse_list(row.get(3).unwrap_or_default())?,
-        created_at: text(4).unwrap_or_default(),
-        expires_at: text(5),
-        expired: row.get::<bool, _>(6) == Some(true),
-        revoked_at: text(7),
+        id: text(0)?.parse()?,
+        name: text(1)?,
+        digest: TokenDigest(digest.try_into().map_err(|_| words::token_damaged())?),
+        scopes: Scope::parse_list(row.take(3)?)?,
+        created_at: text(4)?,
+        expires_at: row.maybe_text(5)?,
+        expired: row.says(6)?,
+        revoked_at: row.maybe_text(7)?,
     })
 }

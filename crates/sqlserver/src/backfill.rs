@@ -1,8 +1,10 @@
 //! Giving numbers below the start to rows that are older than the feed.
 
-use changefeed_core::{Backfill, Error, Feed, Result, fill};
+use changefeed_core::{Backfill, Error, Feed, Result, Source, fill};
 
 use crate::connection::Connection;
+use crate::filter::Filter;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::{Column, StoredSource, Table};
 use crate::{json, quote};
@@ -26,17 +28,17 @@ impl Session {
         feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
         let table = source.table(connection, feed).await?;
         begin(connection, feed, &table).await?;
-        let sql = statement(&source, &table)?;
+        let sql = statement(&source, &table, feed.source.as_ref())?;
         let limit = i32::try_from(batch).unwrap_or(i32::MAX);
         let row = connection.one(&sql, &[&feed.id.0, &limit]).await?;
-        if row.get::<bool, _>(5) == Some(true) {
+        if row.take(5)? {
             return Err(feed.no_room_for(&table.name));
         }
         Ok(Backfill::new(
-            row.get(1).unwrap_or_default(),
-            row.get(2).unwrap_or_default(),
-            row.get(3).unwrap_or_default(),
-            row.get::<bool, _>(4) == Some(true),
+            row.take(1)?,
+            row.take(2)?,
+            row.take(3)?,
+            row.take(4)?,
         ))
     }
 }
@@ -64,7 +66,7 @@ async fn begin(connection: &mut Connection, feed: &Feed, table: &Table) -> Resul
             &[&feed.id.0],
         )
         .await?
-        .get(0)
+        .maybe(0)?
         .unwrap_or_default();
     if total > room {
         return Err(feed.no_room_for(&table.name));
@@ -89,12 +91,12 @@ pub(crate) async fn estimate(connection: &mut Connection, table: &Table) -> Resu
             &[&table.id],
         )
         .await?
-        .get(0);
+        .maybe(0)?;
     if let Some(estimate) = estimate.filter(|rows| *rows >= COUNT_EXACTLY) {
         return Ok(estimate);
     }
     let counted = format!("select count_big(*) from {}", table.sql);
-    Ok(connection.one(&counted, &[]).await?.get(0).unwrap_or(0))
+    connection.one(&counted, &[]).await?.take(0)
 }
 
 /// Variables for the key of the last row done: their declarations, the statement that reads them
@@ -167,7 +169,11 @@ pub(crate) fn resume_after(columns: &[Column], alias: &str) -> Resume {
 }
 
 /// One batch as one statement.
-pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> {
+pub(crate) fn statement(
+    source: &StoredSource,
+    table: &Table,
+    shown: Option<&Source>,
+) -> Result<String> {
     let shard = table.shard_expression("t", source.shard_by.as_deref(), source.shards)?;
     let own = Column::plain(
         source.change_id_column.as_deref().unwrap_or("change_id"),
@@ -186,6 +192,11 @@ pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> 
             "",
         )
     };
+    let filter = shown.map(|shown| Filter::of(table, shown)).transpose()?;
+    let (image, here) = match filter {
+        Some(filter) if source.images => (filter.image_if_here("t"), "where p.image is not null "),
+        _ => ("null".to_owned(), ""),
+    };
     let names: Vec<String> = columns
         .iter()
         .map(|c| format!("t.{}", quote::identifier(&c.name)))
@@ -200,7 +211,7 @@ pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> 
             format!("{id} is not null and {}", resume.condition),
         )
     };
-    Ok(fill(
+    fill(
         include_str!("sql/backfill.sql"),
         &[
             ("declare", &resume.declare),
@@ -208,11 +219,12 @@ pub(crate) fn statement(source: &StoredSource, table: &Table) -> Result<String> 
             ("shard", &shard),
             ("key", &json::array(columns, "t")),
             ("change_id", &change_id),
+            ("image", &image),
             ("table", &table.sql),
             ("resume", &condition),
             ("order", &names.join(", ")),
-            ("ids", ids),
+            ("ids", &fill(ids, &[("here", here)])?),
             ("forget", forget),
         ],
-    ))
+    )
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use changefeed_core::{
     Batch, BatchOutcome, Error, Kind, Result, Settled, Take, Watch, WatchSettings, crash_point,
+    words,
 };
 pub(crate) use moving::missed_sql;
 use tiberius::{Row, ToSql};
@@ -19,9 +20,9 @@ use tiberius::{Row, ToSql};
 use crate::connection::Connection;
 use crate::error::{db, is_undefined};
 use crate::platform::Platform;
+use crate::row::{Cells, first};
 use crate::session::Session;
 use crate::tracking::{Tracked, Way, leases_name, trigger_state};
-use crate::watches::deleted_state;
 
 /// How often the state is kept, and it is made sure that the table is what it was.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -142,15 +143,15 @@ impl Backlog {
             .await?;
         let (mut known, mut functions) = (false, Vec::new());
         for row in &rows {
-            let function = row.get::<&str, _>(0).unwrap_or_default();
+            let function = row.take::<&str>(0)?;
             known |= function == watch.function_id;
-            if row.get::<bool, _>(1) == Some(true) {
+            if row.says(1)? {
                 functions.push(function.to_owned());
             }
         }
         if !functions.contains(&watch.function_id) {
             return Err(match known {
-                true => deleted_state(watch),
+                true => words::watch_state_deleted(watch),
                 false => watch.name.unknown(),
             });
         }
@@ -162,14 +163,11 @@ impl Backlog {
                 &[],
             )
             .await?
-            .get::<bool, _>(0)
-            == Some(true);
+            .says(0)?;
         let mut backlog = Backlog::new(tracked, &watch.function_id, stored.generation, functions);
         backlog.versioned = versioned;
-        let row = connection.one(&backlog.signature_sql(), &[]).await?;
-        row.get::<&str, _>(0)
-            .unwrap_or_default()
-            .clone_into(&mut backlog.signature);
+        let row = connection.one(&backlog.signature_sql()?, &[]).await?;
+        row.take::<&str>(0)?.clone_into(&mut backlog.signature);
         Ok(backlog)
     }
 
@@ -214,17 +212,18 @@ impl Backlog {
             self.keep_up(connection).await?;
         }
         if !self.seen().busy {
-            let rows = send(connection, &self.look_sql(take.owner)).await?;
-            let says = |at: usize| rows.first().and_then(|row| row.get(at)) == Some(true);
-            if !says(0) && !says(1) {
+            let rows = send(connection, &self.look_sql(take.owner)?).await?;
+            let free = first(&rows, 0)? == Some(true);
+            let waiting = first(&rows, 1)? == Some(true);
+            if !free && !waiting {
                 return Ok(Taken::default());
             }
         }
         let asked = Instant::now();
-        let rows = send(connection, &self.take_sql(&take)).await?;
+        let rows = send(connection, &self.take_sql(&take)?).await?;
         crash_point("watch.leased");
-        let row = rows.first().ok_or_else(unexpected)?;
-        if let Some(missed) = row.get::<&str, _>(6) {
+        let row = rows.first().ok_or_else(words::server_unexpected)?;
+        if let Some(missed) = row.maybe::<&str>(6)? {
             tracing::error!(
                 table = %self.tracked.table.name, missed,
                 "a watch has fallen behind change tracking: all rows of the table are handed over \
@@ -233,10 +232,10 @@ impl Backlog {
         }
         let mut taken = Taken {
             batch: None,
-            stale: row.get::<bool, _>(5) == Some(true),
-            loading: row.get::<i16, _>(7).is_some(),
+            stale: row.says(5)?,
+            loading: row.maybe::<i16>(7)?.is_some(),
         };
-        let leased = leased(row, asked);
+        let leased = leased(row, asked)?;
         let batch = i32::try_from(take.settings.batch).unwrap_or(i32::MAX);
         self.learn(|known| known.busy = leased.as_ref().is_some_and(|l| l.rows >= batch));
         if let Some(leased) = leased {
@@ -247,15 +246,15 @@ impl Backlog {
 
     /// Keeps the state, and makes sure that the table is what it was.
     async fn keep_up(&self, connection: &mut Connection) -> Result<()> {
-        send(connection, &self.upkeep_sql()).await?;
-        let rows = send(connection, &self.signature_sql()).await?;
-        if rows.first().and_then(|row| row.get::<&str, _>(0)) != Some(&self.signature) {
+        send(connection, &self.upkeep_sql()?).await?;
+        let rows = send(connection, &self.signature_sql()?).await?;
+        if first::<&str>(&rows, 0)? != Some(&self.signature) {
             return Err(altered());
         }
         if self.tracked.way == Way::Native {
-            let rows = send(connection, &self.still_tracked_sql()).await?;
-            if rows.first().and_then(|row| row.get(0)) == Some(false) {
-                // Whoever moves changes finds out, and answers it.
+            let rows = send(connection, &self.still_tracked_sql()?).await?;
+            if first(&rows, 0)? == Some(false) {
+                // The next move of changes finds out, and reacts.
                 self.learn(|known| known.busy = true);
             }
         }
@@ -281,19 +280,17 @@ impl Backlog {
         owner: &str,
     ) -> Result<Vec<Batch>> {
         let asked = Instant::now();
-        let rows = send(connection, &self.held_sql(owner)).await?;
+        let rows = send(connection, &self.held_sql(owner)?).await?;
         let batch = |row: &Row| {
-            Some(Batch {
-                generation: row.get(0)?,
-                versions: (row.get(1)?, row.get(2)?),
-                attempt: u32::try_from(row.get::<i32, _>(3)?).unwrap_or(u32::MAX),
+            Ok(Batch {
+                generation: row.take(0)?,
+                versions: (row.take(1)?, row.take(2)?),
+                attempt: u32::try_from(row.take::<i32>(3)?).unwrap_or(u32::MAX),
                 changes: Vec::new(),
                 asked,
             })
         };
-        rows.iter()
-            .map(|row| batch(row).ok_or_else(unexpected))
-            .collect()
+        rows.iter().map(batch).collect()
     }
 
     pub(crate) async fn renew(
@@ -303,7 +300,7 @@ impl Backlog {
         lease: Duration,
     ) -> Result<u64> {
         let rows = send_about(connection, &self.renew_sql(lease), batch).await?;
-        Ok(number(rows.first(), 0))
+        number(&rows, 0)
     }
 
     pub(crate) async fn settle(
@@ -314,24 +311,24 @@ impl Backlog {
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let sql = self.settle_sql(batch.attempt, outcome, settings);
-        let rows = send_about(connection, &sql, batch).await?;
+        let rows = send_about(connection, &sql?, batch).await?;
         if !matches!(outcome, BatchOutcome::Failed { .. }) {
             // A newer change of a row may wait, or what was given back.
             self.learn(|known| known.busy = true);
         }
         Ok(Settled {
-            rows: number(rows.first(), 0),
-            parked: number(rows.first(), 1),
+            rows: number(&rows, 0)?,
+            parked: number(&rows, 1)?,
         })
     }
 
     pub(crate) async fn retry_parked(&self, connection: &mut Connection) -> Result<u64> {
-        let rows = send(connection, &self.retry_sql()).await?;
-        Ok(number(rows.first(), 0))
+        let rows = send(connection, &self.retry_sql()?).await?;
+        number(&rows, 0)
     }
 }
 
-/// The lock that whoever writes to the backlogs of a table holds: the update of a row, which every
+/// The lock that every writer of a table's backlogs holds: the update of a row, which every
 /// server respects. Babelfish takes no locks for hints.
 pub(crate) fn lock(table_id: i32) -> String {
     format!(
@@ -357,9 +354,7 @@ async fn send_about(connection: &mut Connection, sql: &str, batch: &Batch) -> Re
 /// What went wrong with a statement about a watched table.
 pub(crate) fn explain(error: tiberius::error::Error) -> Error {
     if is_undefined(&error) {
-        return Error::not_found("a table or column of this watch is not there any more")
-            .advise("start the watch again: what was deleted is made again")
-            .caused_by(error);
+        return words::watch_table_missing().caused_by(error);
     }
     match error.code() {
         Some(code) if NOT_TRACKED.contains(&code) => Error::new(
@@ -385,27 +380,22 @@ fn altered() -> Error {
     Error::not_found("the table was altered")
 }
 
-fn unexpected() -> Error {
-    Error::new(
-        Kind::Database,
-        "the server answered something else than was asked",
-    )
+fn number(rows: &[Row], at: usize) -> Result<u64> {
+    let number = first::<i64>(rows, at)?.unwrap_or(0);
+    Ok(u64::try_from(number).unwrap_or(0))
 }
 
-fn number(row: Option<&Row>, at: usize) -> u64 {
-    let number = row.and_then(|row| row.get::<i64, _>(at)).unwrap_or(0);
-    u64::try_from(number).unwrap_or(0)
-}
-
-fn leased(row: &Row, asked: Instant) -> Option<Leased> {
-    let rows = row.get::<i32, _>(4).filter(|rows| *rows > 0)?;
-    Some(Leased {
-        generation: row.get(0)?,
-        versions: (row.get(1)?, row.get(2)?),
-        attempt: u32::try_from(row.get::<i32, _>(3)?).unwrap_or(u32::MAX),
+fn leased(row: &Row, asked: Instant) -> Result<Option<Leased>> {
+    let Some(rows) = row.maybe::<i32>(4)?.filter(|rows| *rows > 0) else {
+        return Ok(None);
+    };
+    Ok(Some(Leased {
+        generation: row.take(0)?,
+        versions: (row.take(1)?, row.take(2)?),
+        attempt: u32::try_from(row.take::<i32>(3)?).unwrap_or(u32::MAX),
         rows,
         asked,
-    })
+    }))
 }
 
 /// Whether rows are read in a snapshot: only a SQL Server ever waits for them otherwise.

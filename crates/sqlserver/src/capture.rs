@@ -1,10 +1,11 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Result, fill};
+use changefeed_core::{Error, FeedId, Result, Source, fill};
 
 use crate::connection::Connection;
+use crate::filter::Filter;
 use crate::quote;
-use crate::source::Table;
+use crate::source::{Column, Table};
 use crate::table_trigger::{self, Patience};
 
 /// Known by this name to `delete from changefeed.feed`, which drops it.
@@ -17,36 +18,43 @@ pub(crate) async fn install(
     connection: &mut Connection,
     feed: FeedId,
     table: &Table,
-    shard_by: Option<&str>,
+    source: &Source,
     shards: i16,
     patience: Patience,
 ) -> Result<()> {
-    let sql = trigger(feed, table, shard_by, shards)?;
+    let sql = trigger(feed, table, source, shards)?;
     table_trigger::put(connection, table, &trigger_name(feed), &sql, &[], patience).await
 }
 
 /// The trigger as SQL.
-pub(crate) fn trigger(
-    feed: FeedId,
-    table: &Table,
-    shard_by: Option<&str>,
-    shards: i16,
-) -> Result<String> {
+pub(crate) fn trigger(feed: FeedId, table: &Table, source: &Source, shards: i16) -> Result<String> {
+    let shard_by = source.shard_by();
+    let filter = Filter::of(table, source)?;
+    if source.keeps_images() {
+        check_types(table, &filter.shown, "make the feed without --images")?;
+    }
+    let key_column = quote::identifier(table.key.first().map_or("", |c| c.name.as_str()));
     let schema = table.name.schema.as_deref().unwrap_or("dbo");
-    Ok(fill(
+    fill(
         include_str!("sql/capture.sql"),
         &[
             ("feed", &feed.to_string()),
             ("schema", &quote::identifier(schema)),
             ("trigger", &quote::identifier(&trigger_name(feed))),
             ("table", &table.sql),
-            ("same_key", &table.same_key("i", "d")),
+            ("same_key", &table.exactly_same_key("i", "d")),
+            ("and_old_here", &filter.and_here("d")),
+            ("and_new_here", &filter.and_here("i")),
+            ("and_differs", &filter.and_differs("d", "i", &key_column)),
+            ("key_column", &key_column),
+            ("old_image", &filter.image("d")),
+            ("new_image", &filter.image("i")),
             ("old_key", &table.key_array("d")),
             ("new_key", &table.key_array("i")),
             ("old_shard", &table.shard_expression("d", shard_by, shards)?),
             ("new_shard", &table.shard_expression("i", shard_by, shards)?),
         ],
-    ))
+    )
 }
 
 /// Checks that changes can be captured from a table, and says why not.
@@ -83,6 +91,67 @@ pub(crate) fn check_owner(table: &Table) -> Result<()> {
     )))
 }
 
+/// Types that every expression of ours can handle.
+const KNOWN_TYPES: [&str; 33] = [
+    "bigint",
+    "binary",
+    "bit",
+    "char",
+    "date",
+    "datetime",
+    "datetime2",
+    "datetimeoffset",
+    "decimal",
+    "float",
+    "geography",
+    "geometry",
+    "hierarchyid",
+    "int",
+    "json",
+    "money",
+    "nchar",
+    "numeric",
+    "nvarchar",
+    "real",
+    "rowversion",
+    "smalldatetime",
+    "smallint",
+    "smallmoney",
+    "sql_variant",
+    "sysname",
+    "time",
+    "timestamp",
+    "tinyint",
+    "uniqueidentifier",
+    "varbinary",
+    "varchar",
+    "xml",
+];
+
+/// Refuses columns of the oldest types, which a trigger cannot see, and of types that belong to somebody's own
+/// program, which we do not know how to write. That must show now, not in the application's next write.
+pub(crate) fn check_types<'a>(
+    table: &Table,
+    columns: impl IntoIterator<Item = &'a Column>,
+    way_out: &str,
+) -> Result<()> {
+    for column in columns {
+        let advice = match column.base_type.as_str() {
+            "text" => "alter the column to varchar(max), or ",
+            "ntext" => "alter the column to nvarchar(max), or ",
+            "image" => "alter the column to varbinary(max), or ",
+            known if KNOWN_TYPES.contains(&known) => continue,
+            _ => "",
+        };
+        return Err(Error::invalid(format!(
+            "column '{}' of table {} has type {}, which a trigger cannot capture",
+            column.name, table.name, column.base_type
+        ))
+        .advise(format!("{advice}{way_out}")));
+    }
+    Ok(())
+}
+
 /// Checks that triggers can be put on it.
 pub(crate) fn check_kind(table: &Table) -> Result<()> {
     if table.kind != "U" {
@@ -113,7 +182,6 @@ mod tests {
     use changefeed_core::TableName;
 
     use super::*;
-    use crate::source::Column;
 
     fn table(owners: Option<(&str, &str)>) -> Table {
         let name = TableName::qualified("dbo", "orders");
@@ -134,13 +202,11 @@ mod tests {
         let error = check_owner(&table(Some(("sales \"x\"", "dbo")))).unwrap_err();
         let advice = error.advice().unwrap();
         assert!(
-            advice.starts_with(
-                "alter authorization on schema::changefeed to \"sales \"\"x\"\"\"; or"
-            ),
+            advice.starts_with("alter authorization on schema::changefeed to [sales \"x\"]; or"),
             "{advice}"
         );
         assert!(
-            advice.ends_with("alter authorization on object::\"dbo\".\"orders\" to \"dbo\""),
+            advice.ends_with("alter authorization on object::[dbo].[orders] to [dbo]"),
             "{advice}"
         );
     }
@@ -149,7 +215,13 @@ mod tests {
     /// anything is written.
     #[test]
     fn the_settings_of_a_writer_are_not_those_of_the_trigger() {
-        let sql = trigger(FeedId(1), &table(None), None, 1).unwrap();
+        let sql = trigger(
+            FeedId(1),
+            &table(None),
+            &Source::captured(TableName::unqualified("t")),
+            1,
+        )
+        .unwrap();
         let first_write = sql.find("insert into").unwrap();
         for setting in [
             "set nocount on;",

@@ -342,51 +342,48 @@ mod tests {
         for (text, expected) in [
             (
                 "new.status = 'it''s' and old.status <> new.status",
-                "(i.\"status\" = N'it''s' and d.\"status\" <> i.\"status\")",
+                "(i.[status] = N'it''s' and d.[status] <> i.[status])",
             ),
             (
                 "NOT (new.id > 10 OR old.id IS NULL)",
-                "(not ((i.\"id\" > 10 or d.\"id\" is null)))",
+                "(not ((i.[id] > 10 or d.[id] is null)))",
             ),
             (
                 "9 / new.id > 2",
-                "((convert(bigint, 9) / nullif(convert(bigint, i.\"id\"), 0)) > 2)",
+                "((convert(bigint, 9) / nullif(convert(bigint, i.[id]), 0)) > 2)",
             ),
             (
                 "(new.id + 1) * 2 = 4",
-                "((convert(decimal(38, 0), (convert(decimal(38, 0), i.\"id\") + \
+                "((convert(decimal(38, 0), (convert(decimal(38, 0), i.[id]) + \
                  convert(decimal(38, 0), 1))) * convert(decimal(38, 0), 2)) = 4)",
             ),
             (
                 "new.at >= '2024-01-01T00:00:00'",
-                "(i.\"at\" >= convert(datetime2(3), N'2024-01-01T00:00:00', 126))",
+                "(i.[at] >= convert(datetime2(3), N'2024-01-01T00:00:00', 126))",
             ),
-            ("new.paid = true", "(i.\"paid\" = 1)"),
-            (
-                "new.\"we\"\"ird\" > 1",
-                "(i.\"we\"\"ird\" > convert(float, 1))",
-            ),
+            ("new.paid = true", "(i.[paid] = 1)"),
+            ("new.\"we\"\"ird\" > 1", "(i.[we\"ird] > convert(float, 1))"),
             (
                 "new.status in ('a', 'b')",
-                "((i.\"status\" = N'a' or i.\"status\" = N'b'))",
+                "((i.[status] = N'a' or i.[status] = N'b'))",
             ),
             (
                 "new.total not between 1 and 2.5",
-                "(not (i.\"total\" >= 1 and i.\"total\" <= 2.5))",
+                "(not (i.[total] >= 1 and i.[total] <= 2.5))",
             ),
             (
                 "new.fee > 250000",
-                "(convert(decimal(19, 4), i.\"fee\") > 250000)",
+                "(convert(decimal(19, 4), i.[fee]) > 250000)",
             ),
             (
                 "old.status is distinct from new.status",
-                "(exists (select d.\"status\" except select i.\"status\"))",
+                "(exists (select d.[status] except select i.[status]))",
             ),
             (
                 "coalesce(new.status, 'x') like 'a%'",
-                "((coalesce(i.\"status\", N'x') like N'a%'))",
+                "((coalesce(i.[status], N'x') like N'a%'))",
             ),
-            ("new.blob is not null", "(i.\"blob\" is not null)"),
+            ("new.blob is not null", "(i.[blob] is not null)"),
         ] {
             assert_eq!(written(text), expected, "{text}");
         }

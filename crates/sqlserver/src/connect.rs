@@ -12,12 +12,15 @@ use url::Url;
 
 use crate::connection::dial;
 use crate::error::db;
+use crate::token::Token;
 
 /// How long reaching the server may take, and then logging in.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Holds an access token for Azure, instead of user and password in the URL.
-const TOKEN: &str = "CHANGEFEED_SQLSERVER_ACCESS_TOKEN";
+/// Where access tokens come from.
+const TOKENS: &str = "write authentication=token and put an access token into CHANGEFEED_SQLSERVER_ACCESS_TOKEN, a \
+     command that prints one into CHANGEFEED_SQLSERVER_ACCESS_TOKEN_COMMAND, or one into a file that \
+     access_token_file=… names";
 
 const FORM: &str = "use sqlserver://user:password@host:1433/database";
 
@@ -31,34 +34,10 @@ pub struct Target {
     database: Option<String>,
     /// Instead of a user and a password.
     token: Option<Token>,
+    /// Whether all addresses of the host are tried at the same time.
+    all_addresses: bool,
     /// How long reaching the server may take, and then logging in.
     patience: Duration,
-}
-
-/// Where an access token is. It is read for each connection: tokens live for an hour, and whoever
-/// renews them does so meanwhile.
-#[derive(Debug, Clone)]
-enum Token {
-    Variable,
-    File(String),
-}
-
-impl Token {
-    fn read(&self) -> Result<String> {
-        let (token, place) = match self {
-            Token::Variable => (std::env::var(TOKEN).map_err(std::io::Error::other), TOKEN),
-            Token::File(path) => (std::fs::read_to_string(path), path.as_str()),
-        };
-        let token = token.map_err(|e| {
-            Error::new(
-                Kind::Unavailable,
-                format!("there is no access token in {place}"),
-            )
-            .advise("put a token for https://database.windows.net there, and renew it in time")
-            .caused_by(e)
-        })?;
-        Ok(token.trim().to_owned())
-    }
 }
 
 impl Target {
@@ -106,11 +85,11 @@ impl Target {
     pub async fn connect(&self) -> Result<Client<Compat<TcpStream>>> {
         let mut config = self.config.clone();
         if let Some(token) = &self.token {
-            config.authentication(AuthMethod::aad_token(token.read()?));
+            config.authentication(AuthMethod::aad_token(token.read().await?));
         }
         let (mut host, mut port) = (self.host.clone(), self.port);
         for _ in 0..2 {
-            let tcp = tokio::time::timeout(self.patience, dial(&host, port))
+            let tcp = tokio::time::timeout(self.patience, dial(&host, port, self.all_addresses))
                 .await
                 .unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
                 .map_err(|e| {
@@ -190,34 +169,29 @@ impl Parts {
             config.database(database);
         }
         let mut trust = Trust::default();
-        let mut file = None;
+        let (mut file, mut by_token, mut all_addresses) = (None, false, false);
         for (key, value) in self.options {
             match plain(&key).as_str() {
                 "accesstokenfile" => file = Some(value),
+                "authentication" => by_token = authentication(&value)?,
+                "multisubnetfailover" => all_addresses = is_true(&key, &value)?,
                 _ => option(&mut config, &mut trust, &key, &value)?,
             }
         }
         trust.tell(&mut config)?;
+        if !self.user.is_empty() && (file.is_some() || by_token) {
+            return Err(Error::invalid(
+                "the database URL names a user and asks for an access token",
+            )
+            .advise("leave one of them out"));
+        }
         let token = match (self.user.is_empty(), file) {
-            (false, Some(_)) => {
-                return Err(Error::invalid(
-                    "the database URL names a user and a file with an access token",
-                )
-                .advise("leave one of them out"));
-            }
-            (false, None) => None,
+            (false, _) => None,
             (true, Some(path)) => Some(Token::File(path)),
-            (true, None) if std::env::var(TOKEN).is_ok_and(|token| !token.is_empty()) => {
-                Some(Token::Variable)
-            }
-            (true, None) => {
-                return Err(
-                    Error::invalid("the database URL names no user").advise(format!(
-                        "{FORM}, or put an access token into {TOKEN} or into a file that \
-                         access_token_file=… names"
-                    )),
-                );
-            }
+            (true, None) => Some(Token::of_environment().ok_or_else(|| {
+                Error::invalid("the database URL names no user, and there is no access token")
+                    .advise(format!("{FORM}, or {TOKENS}"))
+            })?),
         };
         if token.is_none() {
             config.authentication(AuthMethod::sql_server(self.user, self.password));
@@ -228,6 +202,7 @@ impl Parts {
             port,
             database: self.database,
             token,
+            all_addresses,
             patience: CONNECT_TIMEOUT,
         })
     }
@@ -269,14 +244,8 @@ fn from_ado(text: &str) -> Result<Target> {
             "database" | "initialcatalog" => parts.database = Some(value.clone()),
             "userid" | "uid" | "user" => parts.user = value.clone(),
             "password" | "pwd" => parts.password = value.clone(),
-            "integratedsecurity" | "trustedconnection" | "authentication" => {
-                return Err(Error::invalid(format!(
-                    "{key} is not possible: there are SQL logins, and access tokens for Azure"
-                ))
-                .advise(format!(
-                    "write User Id and Password, or put a token into {TOKEN} or into a file that Access \
-                     Token File=… names"
-                )));
+            "integratedsecurity" | "trustedconnection" => {
+                return Err(unknown_login(key));
             }
             known if OTHERS.contains(&known) => {}
             _ => parts.options.push((key.clone(), value.clone())),
@@ -400,31 +369,56 @@ fn option(config: &mut Config, trust: &mut Trust, key: &str, value: &str) -> Res
                 )));
             }
         }),
-        "trustservercertificate" => match value.to_ascii_lowercase().as_str() {
-            "true" | "yes" | "1" => trust.anybody = true,
-            "false" | "no" | "0" => trust.anybody = false,
-            _ => {
-                return Err(Error::invalid(format!(
-                    "trust_server_certificate={value} is not known: use true or false"
-                )));
-            }
-        },
+        "trustservercertificate" => trust.anybody = is_true("trust_server_certificate", value)?,
         "trustservercertificateca" => trust.authority = Some(value.to_owned()),
         "hostnameincertificate" => config.hostname_in_certificate(value),
-        "applicationintent" => config.readonly(value.eq_ignore_ascii_case("readonly")),
-        "multisubnetfailover" => config.multi_subnet_failover(value.eq_ignore_ascii_case("true")),
+        "applicationintent" => config.readonly(match plain(value).as_str() {
+            "readonly" => true,
+            "readwrite" => false,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "application_intent={value} is not known: use readonly or readwrite"
+                )));
+            }
+        }),
         _ => {
             return Err(Error::invalid(format!(
                 "the database URL has an option '{key}' that is not known"
             ))
             .advise(
                 "there are encrypt, trust_server_certificate, trust_server_certificate_ca, \
-                     host_name_in_certificate, access_token_file, application_intent and \
-                     multi_subnet_failover",
+                     host_name_in_certificate, authentication, access_token_file, \
+                     application_intent and multi_subnet_failover",
             ));
         }
     }
     Ok(())
+}
+
+/// How one logs in; whether that is by an access token.
+fn authentication(value: &str) -> Result<bool> {
+    match plain(value).as_str() {
+        "token" | "activedirectoryaccesstoken" => Ok(true),
+        "sql" | "sqlpassword" | "notspecified" => Ok(false),
+        _ => Err(unknown_login(&format!("authentication={value}"))),
+    }
+}
+
+fn unknown_login(what: &str) -> Error {
+    Error::invalid(format!(
+        "{what} is not possible: there are SQL logins, and access tokens for Azure"
+    ))
+    .advise(format!("write a user and a password, or {TOKENS}"))
+}
+
+fn is_true(key: &str, value: &str) -> Result<bool> {
+    match value.to_ascii_lowercase().as_str() {
+        "true" | "yes" | "1" => Ok(true),
+        "false" | "no" | "0" => Ok(false),
+        _ => Err(Error::invalid(format!(
+            "{key}={value} is not known: use true or false"
+        ))),
+    }
 }
 
 /// Without `%XX`.
@@ -486,6 +480,19 @@ mod tests {
             ),
             ("Server=h;Integrated Security=true", "integrated security"),
             ("Server=h;Database=d", "user"),
+            ("sqlserver://u:secret@h/d?authentication=token", "token"),
+            (
+                "Server=h;Authentication=Active Directory Interactive",
+                "SQL logins",
+            ),
+            (
+                "sqlserver://u:secret@h/d?multi_subnet_failover=maybe",
+                "true or false",
+            ),
+            (
+                "sqlserver://u:secret@h/d?application_intent=reed",
+                "readonly",
+            ),
         ] {
             let error = Target::parse(text).unwrap_err();
             assert_eq!(error.kind(), Kind::Invalid, "{text}");
@@ -506,7 +513,7 @@ mod tests {
         assert!(error.to_string().contains("no access token"), "{error}");
         for token in ["one", "two\n"] {
             std::fs::write(&file, token).unwrap();
-            let read = target.token.as_ref().unwrap().read().unwrap();
+            let read = target.token.as_ref().unwrap().read().await.unwrap();
             assert_eq!(read, token.trim());
             // It goes on to the server, which is not there.
             let error = target.connect().await.unwrap_err();

@@ -1,18 +1,21 @@
 //! Connections and their pool.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Error, Kind, Result};
+use changefeed_core::{Error, Kind, Result, words};
 use deadpool::managed::{self, Metrics, Object, QueueMode, RecycleError, RecycleResult};
 use socket2::{SockRef, TcpKeepalive};
 use tiberius::{Client, QueryStream, Row, ToSql};
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio_util::compat::{Compat, TokioAsyncWriteCompatExt};
 
 use crate::connect::Target;
 use crate::error::db;
 use crate::platform::{Platform, batches};
+use crate::row::first;
 
 /// How long a call waits for a connection that others have.
 const QUEUE: Duration = Duration::from_secs(10);
@@ -67,7 +70,7 @@ impl Connection {
             .map_err(|late| {
                 Error::new(Kind::Unavailable, "the SQL Server does not answer").caused_by(late)
             })??;
-        if rows.first().and_then(|row| row.get::<i32, _>(0)) == Some(1) {
+        if first::<i32>(&rows, 0)? == Some(1) {
             connection.platform = Platform::Babelfish;
         }
         Ok(connection)
@@ -125,7 +128,7 @@ impl Connection {
     ) -> Result<u64, tiberius::error::Error> {
         let counted = format!("{sql}; select convert(bigint, @@rowcount)");
         let rows = self.tried(&counted, parameters).await?;
-        let count = rows.first().and_then(|row| row.get::<i64, _>(0));
+        let count: Option<i64> = rows.first().map_or(Ok(None), |row| row.try_get(0))?;
         Ok(count.and_then(|n| u64::try_from(n).ok()).unwrap_or(0))
     }
 
@@ -236,14 +239,26 @@ impl std::fmt::Debug for Connection {
 
 /// Makes connections for the pool.
 #[derive(Debug)]
-pub(crate) struct Manager(Target);
+pub(crate) struct Manager {
+    target: Target,
+    /// Whether the database was there before. One that was, and cannot be opened, is recovering or failing over.
+    met: AtomicBool,
+}
 
 impl managed::Manager for Manager {
     type Type = Connection;
     type Error = Error;
 
     async fn create(&self) -> Result<Connection> {
-        Connection::open(&self.0).await
+        let opened = Connection::open(&self.target).await;
+        match opened {
+            Ok(_) => self.met.store(true, Ordering::Relaxed),
+            Err(error) if error.kind() == Kind::NotFound && self.met.load(Ordering::Relaxed) => {
+                return Err(words::server_unavailable(error.message()).caused_by(error));
+            }
+            Err(_) => {}
+        }
+        opened
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<Error> {
@@ -261,7 +276,8 @@ impl managed::Manager for Manager {
 
 /// A pool of connections to a server.
 pub(crate) fn pool(target: Target, size: usize) -> Result<Pool> {
-    Pool::builder(Manager(target))
+    let met = AtomicBool::new(false);
+    Pool::builder(Manager { target, met })
         .max_size(size)
         // The one that was used last: what it has read and planned already is quick, and on Babelfish, which
         // reads a long statement anew in every session, by a hundred times.
@@ -317,23 +333,11 @@ impl Drop for Lent {
 pub(crate) async fn get(pool: &Pool) -> Result<Lent> {
     let got = tokio::time::timeout(QUEUE, pool.get());
     let got = got.await.map_err(|_| {
-        Error::new(
-            Kind::Unavailable,
-            format!(
-                "all {} connections to the database were in use for {} seconds",
-                pool.status().max_size,
-                QUEUE.as_secs()
-            ),
-        )
-        .advise("try again")
+        words::connections_in_use(pool.status().max_size, QUEUE).advise("try again")
     })?;
     let lent = got.map_err(|e| match e {
         managed::PoolError::Backend(error) => error,
-        other => Error::new(
-            Kind::Unavailable,
-            "no connection to the database is to be had",
-        )
-        .caused_by(other),
+        other => words::no_connection().caused_by(other),
     })?;
     Ok(Lent(Some(lent)))
 }
@@ -341,8 +345,15 @@ pub(crate) async fn get(pool: &Pool) -> Result<Lent> {
 /// A stream that the driver can use. Some answers take long, so the sockets notice before the limit of
 /// a call that the other side is gone: when nothing is on the way, by asking; when something is, by its
 /// not being confirmed.
-pub(crate) async fn dial(host: &str, port: u16) -> std::io::Result<Compat<TcpStream>> {
-    let tcp = TcpStream::connect((host, port)).await?;
+pub(crate) async fn dial(
+    host: &str,
+    port: u16,
+    all_addresses: bool,
+) -> std::io::Result<Compat<TcpStream>> {
+    let tcp = match all_addresses {
+        true => first_to_answer(host, port).await?,
+        false => TcpStream::connect((host, port)).await?,
+    };
     tcp.set_nodelay(true)?;
     let socket = SockRef::from(&tcp);
     let asking = TcpKeepalive::new()
@@ -355,15 +366,43 @@ pub(crate) async fn dial(host: &str, port: u16) -> std::io::Result<Compat<TcpStr
     Ok(tcp.compat_write())
 }
 
+/// The address of a host that answers first, of all that it has: of an availability group whose listener is in
+/// several subnets only one does, and waiting for the others takes longer than a connection may.
+async fn first_to_answer(host: &str, port: u16) -> std::io::Result<TcpStream> {
+    let mut calls = JoinSet::new();
+    for address in tokio::net::lookup_host((host, port)).await? {
+        calls.spawn(TcpStream::connect(address));
+    }
+    let mut refused = std::io::ErrorKind::AddrNotAvailable.into();
+    while let Some(called) = calls.join_next().await {
+        match called.map_err(std::io::Error::other)? {
+            Ok(stream) => return Ok(stream),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `localhost` has two addresses on most machines, of which one answers.
+    #[tokio::test]
+    async fn one_address_that_answers_is_enough() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        dial("localhost", port, true).await.unwrap();
+        drop(listener);
+        let refused = dial("localhost", port, true).await.unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
 
     #[tokio::test]
     async fn sockets_notice_that_the_other_side_is_gone() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
-        let stream = dial("127.0.0.1", port).await.unwrap();
+        let stream = dial("127.0.0.1", port, false).await.unwrap();
         let socket = SockRef::from(stream.get_ref());
         assert!(socket.keepalive().unwrap());
         #[cfg(target_os = "linux")]

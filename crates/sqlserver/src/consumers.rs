@@ -6,6 +6,7 @@ use changefeed_core::{
 
 use crate::connection::Connection;
 use crate::error::{db, is_constraint, is_duplicate};
+use crate::row::{Cells, first};
 use crate::session::Session;
 
 /// Moves a consumer's cursor inside the caller's own transaction, so that the cursor and the
@@ -37,31 +38,22 @@ pub async fn consume<T, E: From<Error>>(
     taken: &Taken,
     effects: impl AsyncFnOnce(&mut Connection) -> Result<T, E>,
 ) -> Result<T, E> {
-    let Taken {
-        consumer,
-        feed,
-        shard,
-        from,
-        page,
-        ..
-    } = taken;
     connection.begin().await?;
     let done = async {
-        // First, so that whoever comes second waits here and has no effects to undo.
-        advance_consumer(connection, consumer, *feed, *shard, *from, page.next).await?;
-        effects(connection).await
+        // First, so that a second caller waits here and has no effects to undo.
+        if let Some(to) = taken.to() {
+            let (consumer, from) = (&taken.consumer, taken.from);
+            advance_consumer(connection, consumer, taken.feed, taken.shard, from, to).await?;
+        }
+        let done = effects(connection).await?;
+        connection.commit().await?;
+        Ok(done)
     }
     .await;
-    match done {
-        Ok(done) => {
-            connection.commit().await?;
-            Ok(done)
-        }
-        Err(error) => {
-            connection.rollback().await?;
-            Err(error)
-        }
+    if done.is_err() {
+        connection.tidy().await;
     }
+    done
 }
 
 /// Moves a consumer if it stands where it is believed to stand. Returns whether it did.
@@ -116,7 +108,7 @@ async fn stored(
             &[&name.as_str(), &feed.0, &shard.0],
         )
         .await?;
-    let stored = rows.first().and_then(|row| row.get::<&str, _>(0));
+    let stored = first::<&str>(&rows, 0)?;
     stored.map(str::parse).transpose()
 }
 
@@ -126,27 +118,25 @@ impl Session {
         let rows = connection
             .query(include_str!("sql/consumers.sql"), &[])
             .await?;
-        let text =
-            |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
         rows.iter()
             .map(|row| {
-                let cursor: Cursor = text(row, 3).parse()?;
-                let lag_ms = match (cursor, row.get::<i64, _>(8)) {
+                let cursor: Cursor = row.take::<&str>(3)?.parse()?;
+                let lag_ms = match (cursor, row.maybe::<i64>(8)?) {
                     (Cursor::Ulid(ulid), newest) => newest
                         .unwrap_or_default()
                         .saturating_sub_unsigned(ulid.time())
                         .max(0),
-                    _ => row.get(5).unwrap_or_default(),
+                    _ => row.take(5)?,
                 };
                 Ok(Consumer {
-                    name: ConsumerName::trusted(text(row, 0)),
-                    feed: FeedName::trusted(text(row, 1)),
-                    shard: ShardId(row.get(2).unwrap_or_default()),
+                    name: ConsumerName::trusted(row.text(0)?),
+                    feed: FeedName::trusted(row.text(1)?),
+                    shard: ShardId(row.take(2)?),
                     cursor,
-                    lag_changes: row.get(4).unwrap_or_default(),
+                    lag_changes: row.take(4)?,
                     lag_ms,
-                    idle_ms: row.get(6).unwrap_or_default(),
-                    expired: row.get::<bool, _>(7) == Some(true),
+                    idle_ms: row.take(6)?,
+                    expired: row.says(7)?,
                 })
             })
             .collect()

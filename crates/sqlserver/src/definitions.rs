@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use changefeed_core::{Error, FeedId, Result, Step, TableName, Watch, crash_point};
+use changefeed_core::{FeedId, Result, Step, TableName, Watch, crash_point, words};
 
 use crate::connection::Connection;
 use crate::session::Session;
@@ -105,9 +105,7 @@ impl Touched {
             }
             Step::PauseTrigger(name, reason) => {
                 if !triggers::pause(connection, name, None, reason.as_deref()).await? {
-                    return Err(Error::not_found(format!(
-                        "trigger '{name}' is not there any more"
-                    )));
+                    return Err(words::trigger_gone(name));
                 }
             }
             Step::DropTrigger(trigger) => triggers::drop(connection, trigger).await?,

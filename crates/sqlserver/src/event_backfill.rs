@@ -1,16 +1,17 @@
 //! Existing rows as events.
 
-use changefeed_core::{Backfill, Error, EventTrigger, Result, fill};
+use changefeed_core::{Backfill, Error, EventTrigger, Result, fill, words};
 
 use crate::backfill::{estimate, resume_after};
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan};
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
-use crate::{event_feeds, event_install, json, quote, triggers};
+use crate::{event_feeds, event_install, json, quote};
 
 impl Session {
-    pub(crate) async fn backfill_events(
+    pub(crate) async fn backfill_trigger(
         &mut self,
         trigger: &EventTrigger,
         batch: usize,
@@ -26,9 +27,11 @@ impl Session {
                 &[&trigger.id.0],
             )
             .await?;
-        let row = found.first().ok_or_else(|| triggers::gone(trigger))?;
-        let table_id: i32 = row.get(0).unwrap_or_default();
-        let feed: Option<i16> = row.get(1);
+        let row = found
+            .first()
+            .ok_or_else(|| words::trigger_gone(&trigger.definition.name))?;
+        let table_id: i32 = row.take(0)?;
+        let feed: Option<i16> = row.maybe(1)?;
         let table = Table::load(connection, table_id).await?.ok_or_else(|| {
             Error::not_found(format!("table {} was dropped", trigger.definition.table))
         })?;
@@ -69,12 +72,14 @@ impl Session {
             1,
         );
         let rows = connection.call(&sql).await?;
-        let row = rows.first().ok_or_else(|| triggers::gone(trigger))?;
+        let row = rows
+            .first()
+            .ok_or_else(|| words::trigger_gone(&trigger.definition.name))?;
         Ok(Backfill::new(
-            i64::from(row.get::<i32, _>(1).unwrap_or_default()),
-            row.get(2).unwrap_or_default(),
-            row.get(3).unwrap_or_default(),
-            row.get::<bool, _>(4) == Some(true),
+            i64::from(row.take::<i32>(1)?),
+            row.take(2)?,
+            row.take(3)?,
+            row.says(4)?,
         ))
     }
 }
@@ -97,7 +102,7 @@ pub(crate) fn statement(plan: &Plan<'_>) -> Result<String> {
         ),
         None => String::new(),
     };
-    Ok(fill(
+    fill(
         include_str!("sql/event_backfill.sql"),
         &[
             ("declare", &resume.declare),
@@ -113,5 +118,5 @@ pub(crate) fn statement(plan: &Plan<'_>) -> Result<String> {
             ("order", &order.join(", ")),
             ("publish", &publish),
         ],
-    ))
+    )
 }

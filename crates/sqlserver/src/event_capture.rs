@@ -48,43 +48,6 @@ pub(crate) fn trigger_name(id: TriggerId) -> String {
     format!("changefeed_event_{}", id.0)
 }
 
-/// Types that every expression of ours can handle.
-const KNOWN_TYPES: [&str; 33] = [
-    "bigint",
-    "binary",
-    "bit",
-    "char",
-    "date",
-    "datetime",
-    "datetime2",
-    "datetimeoffset",
-    "decimal",
-    "float",
-    "geography",
-    "geometry",
-    "hierarchyid",
-    "int",
-    "json",
-    "money",
-    "nchar",
-    "numeric",
-    "nvarchar",
-    "real",
-    "rowversion",
-    "smalldatetime",
-    "smallint",
-    "smallmoney",
-    "sql_variant",
-    "sysname",
-    "time",
-    "timestamp",
-    "tinyint",
-    "uniqueidentifier",
-    "varbinary",
-    "varchar",
-    "xml",
-];
-
 impl<'a> Plan<'a> {
     /// Finds what a definition names, or says what is missing.
     pub(crate) fn of(
@@ -187,24 +150,11 @@ impl<'a> Plan<'a> {
             .iter()
             .chain(&self.listened)
             .chain(self.order.iter().flatten());
-        for column in used {
-            let advice = match column.base_type.as_str() {
-                "text" => "alter the column to varchar(max)",
-                "ntext" => "alter the column to nvarchar(max)",
-                "image" => "alter the column to varbinary(max)",
-                known if KNOWN_TYPES.contains(&known) => continue,
-                _ => "keep it out of the events",
-            };
-            return Err(Error::invalid(format!(
-                "column '{}' of table {} has type {}, which a trigger cannot capture",
-                column.name, self.table.name, column.base_type
-            ))
-            .advise(format!(
-                "{advice}, or name the columns that events carry (--payload) and those whose \
-                 updates count (--update COLUMNS)"
-            )));
-        }
-        Ok(())
+        capture::check_types(
+            self.table,
+            used,
+            "name the columns that events carry (--payload) and those whose updates count (--update COLUMNS)",
+        )
     }
 
     /// Whether anything but a person makes events.
@@ -265,7 +215,7 @@ impl<'a> Plan<'a> {
                 ("statements", &statements.concat()),
                 ("publish", &publish),
             ],
-        )))
+        )?))
     }
 
     fn rows(&self, op: &str) -> Result<String> {
@@ -281,7 +231,7 @@ impl<'a> Plan<'a> {
             Some(condition) => format!("where {}", condition.sql(old, new)),
             None => String::new(),
         };
-        Ok(fill(
+        fill(
             include_str!("sql/event_capture_rows.sql"),
             &[
                 ("when", when),
@@ -297,7 +247,7 @@ impl<'a> Plan<'a> {
                 ("alias", alias),
                 ("wanted", &wanted),
             ],
-        ))
+        )
     }
 
     fn update(&self) -> Result<String> {
@@ -344,19 +294,19 @@ impl<'a> Plan<'a> {
                 filled(
                     include_str!("sql/event_capture_moved.sql").trim_end(),
                     &with(&[("same_old_key", &same_old), ("same_new_key", &same_new)]),
-                ),
+                )?,
             )
         } else {
             (String::new(), String::new())
         };
-        Ok(filled(
+        filled(
             include_str!("sql/event_capture_update.sql"),
             &with(&[
                 ("same_key", &same_key),
                 ("count_moved", &count_moved),
                 ("moved", &moved),
             ]),
-        ))
+        )
     }
 
     /// How events of existing rows are made: row, order key, shard, and whether it is wanted.
@@ -422,7 +372,12 @@ impl<'a> Plan<'a> {
                     "varbinary" => format!("{value}, datalength({value})"),
                     "nchar" | "nvarchar" | "sysname" => exactly(value),
                     "xml" | "json" => exactly(format!("convert(nvarchar(max), {value})")),
-                    "sql_variant" => exactly(format!("convert(nvarchar(4000), {value})")),
+                    // By its own type and its bytes: a text of it has fewer digits, and '1' would be 1.
+                    "sql_variant" => format!(
+                        "convert(nvarchar(128), sql_variant_property({value}, 'BaseType')), \
+                         convert(nvarchar(128), sql_variant_property({value}, 'Collation')), \
+                         convert(varbinary(8000), {value}), datalength({value})"
+                    ),
                     "geometry" | "geography" | "hierarchyid" => {
                         format!("convert(varbinary(max), {value})")
                     }

@@ -9,6 +9,7 @@ use changefeed_core::{EventClaim, LeasedEvent, Result, TriggerId, Wanted};
 use crate::connection::Connection;
 use crate::event_log::captured;
 use crate::events::{Span, claims_json};
+use crate::row::Cells;
 use crate::session::Session;
 
 /// How many due events, and then how many keys, one claim of ordered events looks at.
@@ -100,15 +101,15 @@ impl Session {
             .await?;
         let mut claims = Vec::new();
         for row in &rows {
-            if row.get::<bool, _>(3) == Some(true) {
-                let trigger = TriggerId(row.get(2).unwrap_or_default());
-                let next = row.get::<i64, _>(4).map(|key| key.saturating_add(1));
+            if row.says(3)? {
+                let trigger = TriggerId(row.take(2)?);
+                let next = row.maybe::<i64>(4)?.map(|key| key.saturating_add(1));
                 walks.set(trigger, next);
                 continue;
             }
             claims.push(EventClaim {
-                change_id: row.get(0).unwrap_or_default(),
-                generation: row.get(1).unwrap_or_default(),
+                change_id: row.take(0)?,
+                generation: row.take(1)?,
             });
         }
         Ok(claims)
@@ -125,12 +126,12 @@ async fn read(connection: &mut Connection, claims: &[EventClaim]) -> Result<Vec<
         .await?;
     rows.iter()
         .map(|row| {
-            let count = |at: usize| u32::try_from(row.get::<i32, _>(at).unwrap_or(0)).unwrap_or(0);
+            let count = |at: usize| Ok(u32::try_from(row.take::<i32>(at)?).unwrap_or(0));
             Ok(LeasedEvent {
-                trigger: TriggerId(row.get(1).unwrap_or_default()),
-                generation: row.get(2).unwrap_or_default(),
-                attempt: count(3),
-                cut_off: count(4),
+                trigger: TriggerId(row.take(1)?),
+                generation: row.take(2)?,
+                attempt: count(3)?,
+                cut_off: count(4)?,
                 event: captured(row, 5)?,
             })
         })

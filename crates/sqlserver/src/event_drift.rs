@@ -15,6 +15,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::event_capture::{Around, Plan, trigger_name};
 use crate::platform::Platform;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
@@ -46,12 +47,12 @@ struct Look {
 impl Look {
     async fn at(connection: &mut Connection, row: &Row) -> Result<Self> {
         let trigger = trigger(row)?;
-        let table_id: i32 = row.get(5).unwrap_or_default();
+        let table_id: i32 = row.take(5)?;
         let table = Table::load(connection, table_id).await?;
-        let known = row.get::<&str, _>(6).map(str::to_owned);
+        let known = row.maybe_text(6)?;
         let mut look = Look {
             definition: trigger.definition.clone(),
-            renamed: row.get::<bool, _>(7) == Some(true),
+            renamed: row.says(7)?,
             table: None,
             around: Around::default(),
             lost: Vec::new(),
@@ -66,7 +67,7 @@ impl Look {
             return Ok(look);
         };
         let places: BTreeMap<String, i32> =
-            serde_json::from_str(row.get::<&str, _>(9).unwrap_or("{}")).unwrap_or_default();
+            serde_json::from_str(row.maybe::<&str>(9)?.unwrap_or("{}")).unwrap_or_default();
         each_column(&mut look.definition, |name| {
             let place = places.get(name.as_str());
             if let Some(column) = table.columns.iter().find(|c| Some(&c.place) == place) {
@@ -85,12 +86,12 @@ impl Look {
             )
             .await?;
         if let Some(there) = installed.first() {
-            look.installed = there.get(0) == Some(table_id);
-            look.disabled = there.get::<bool, _>(1) == Some(true);
-            look.hidden = there.get::<bool, _>(2) == Some(true);
+            look.installed = there.maybe(0)? == Some(table_id);
+            look.disabled = there.says(1)?;
+            look.hidden = there.says(2)?;
         }
         look.around = Around {
-            binding: event_feeds::binding(connection, &look.definition, row.get(8)).await?,
+            binding: event_feeds::binding(connection, &look.definition, row.maybe(8)?).await?,
             identity: event_install::identity_of(connection, &table).await?,
         };
         look.wanted = Plan::of(
@@ -205,7 +206,7 @@ impl Session {
         let connection = &mut *self.connection;
         connection.begin().await?;
         let done = async {
-            // Whoever else is at it waits here.
+            // Another instance that does the same waits here.
             let there = connection
                 .execute(
                     "update changefeed.event_trigger set updated_at = sysutcdatetime() \
@@ -223,12 +224,15 @@ impl Session {
                     &[&id.0, &trigger_name(id)],
                 )
                 .await?;
-            let as_wanted = now.first().is_some_and(|row| {
-                row.get::<&str, _>(0) == wanted.as_deref()
-                    && (wanted.is_none() || row.get::<bool, _>(1) == Some(true))
-                    && row.get::<&str, _>(2) == table.name.schema.as_deref()
-                    && row.get::<&str, _>(3) == Some(table.name.name.as_str())
-            });
+            let as_wanted = match now.first() {
+                Some(row) => {
+                    row.maybe::<&str>(0)? == wanted.as_deref()
+                        && (wanted.is_none() || row.says(1)?)
+                        && row.maybe::<&str>(2)? == table.name.schema.as_deref()
+                        && row.maybe::<&str>(3)? == Some(table.name.name.as_str())
+                }
+                None => false,
+            };
             if there == 0 || as_wanted {
                 return Ok(false);
             }
@@ -255,7 +259,7 @@ impl Session {
                 Ok(look) => looks.push(look),
                 // One that cannot be looked at must not hide the others.
                 Err(error) if error.kind() != Kind::Unavailable => {
-                    tracing::warn!(trigger = row.get::<i32, _>(0), %error, "cannot be looked at");
+                    tracing::warn!(trigger = row.maybe::<i32>(0)?, %error, "cannot be looked at");
                 }
                 Err(error) => return Err(error),
             }
@@ -304,7 +308,7 @@ impl Session {
                 advice: Some(advice.to_owned()),
             });
         };
-        if row.get::<i32, _>(0) == Some(0) {
+        if row.maybe::<i32>(0)? == Some(0) {
             add(
                 Severity::Warning,
                 "the server option 'nested triggers' is off: what triggers of the application \
@@ -313,7 +317,7 @@ impl Session {
                 "exec sp_configure 'nested triggers', 1; reconfigure",
             );
         }
-        if let Some(schema) = row.get::<&str, _>(1)
+        if let Some(schema) = row.maybe::<&str>(1)?
             && connection.platform() == Platform::SqlServer
         {
             add(
@@ -325,7 +329,7 @@ impl Session {
                 "alter authorization on schema::changefeed to the owner of the tables",
             );
         }
-        if let Some(column) = row.get::<&str, _>(2) {
+        if let Some(column) = row.maybe::<&str>(2)? {
             add(
                 Severity::Warning,
                 format!(

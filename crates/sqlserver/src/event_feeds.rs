@@ -1,9 +1,10 @@
 //! Feeds that event triggers write to.
 
-use changefeed_core::{Error, FeedBinding, FeedId, NewFeed, Result, TriggerDefinition};
+use changefeed_core::{FeedBinding, FeedId, NewFeed, Result, TriggerDefinition, words};
 
 use crate::connection::Connection;
 use crate::event_capture::Binding;
+use crate::row::Cells;
 use crate::{feeds, quote};
 
 /// Finds or creates the feed that a trigger writes to, and marks it as one of events.
@@ -22,10 +23,7 @@ pub(crate) async fn attach(
         )
         .await?;
     let (feed, kind) = match found.first() {
-        Some(row) => (
-            FeedId(row.get(0).unwrap_or_default()),
-            row.get::<&str, _>(1).map(str::to_owned),
-        ),
+        Some(row) => (FeedId(row.take(0)?), row.maybe_text(1)?),
         None => (create(connection, bound).await?, None),
     };
     let shards = shards(connection, bound, feed).await?;
@@ -41,19 +39,11 @@ pub(crate) async fn attach(
         }
         Some("events") => {}
         Some(_) => {
-            return Err(Error::invalid(format!(
-                "feed '{}' has a table of its own, so events cannot enter it",
-                bound.feed
-            ))
-            .advise("name a feed without a table, or one that does not exist yet"));
+            return Err(words::feed_has_table(&bound.feed));
         }
     }
     if shards > 1 && bound.shard_by.is_none() {
-        return Err(Error::invalid(format!(
-            "feed '{}' has {shards} shards and needs a column that decides the shard",
-            bound.feed
-        ))
-        .advise("add --shard-by COLUMN"));
+        return Err(words::shard_column_missing(&bound.feed, shards));
     }
     Ok(Some(Binding { feed, shards }))
 }
@@ -80,14 +70,11 @@ async fn shards(connection: &mut Connection, bound: &FeedBinding, feed: FeedId) 
             &[&feed.0],
         )
         .await?;
-    let number = |at: usize| row.get::<i16, _>(at).unwrap_or_default();
-    if number(0) == 0 || number(1) != 0 || number(2) != number(0) - 1 {
-        return Err(Error::invalid(format!(
-            "the shards of feed '{}' are not numbered from 0 without gaps",
-            bound.feed
-        )));
+    let (count, lowest, highest): (i16, i16, i16) = (row.take(0)?, row.take(1)?, row.take(2)?);
+    if count == 0 || lowest != 0 || highest != count - 1 {
+        return Err(words::shards_with_gaps(&bound.feed));
     }
-    Ok(number(0))
+    Ok(count)
 }
 
 /// The feed of a trigger that is there already.

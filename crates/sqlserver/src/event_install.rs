@@ -2,8 +2,10 @@
 
 use changefeed_core::{Error, Kind, Result, Updates};
 
+use crate::condition::Condition;
 use crate::connection::Connection;
 use crate::event_capture::{Plan, trigger_name};
+use crate::row::first;
 use crate::source::{Column, Table};
 use crate::table_trigger::{self, Patience};
 
@@ -16,7 +18,7 @@ pub(crate) async fn identity_of(
     let rows = connection
         .query(include_str!("sql/event_identity.sql"), &[&table.id])
         .await?;
-    let place = rows.first().and_then(|row| row.get::<i32, _>(0));
+    let place = first::<i32>(&rows, 0)?;
     Ok(table
         .columns
         .iter()
@@ -30,7 +32,7 @@ pub(crate) async fn install(
     plan: &Plan<'_>,
     patience: Patience,
 ) -> Result<()> {
-    check_times(connection, plan).await?;
+    check_times(connection, plan.condition.as_ref()).await?;
     let trigger = plan.trigger()?;
     let name = trigger_name(plan.id);
     let Some(trigger) = trigger else {
@@ -85,17 +87,18 @@ fn explain(plan: &Plan<'_>, error: Error) -> Error {
 }
 
 /// Texts that are compared with times must be times.
-async fn check_times(connection: &mut Connection, plan: &Plan<'_>) -> Result<()> {
-    for (kind, text) in plan.condition.iter().flat_map(|c| &c.times) {
+pub(crate) async fn check_times(
+    connection: &mut Connection,
+    condition: Option<&Condition>,
+) -> Result<()> {
+    for (kind, text) in condition.iter().flat_map(|c| &c.times) {
         let style = if kind == "date" { 23 } else { 126 };
         let sql = format!(
             "select convert(bit, case when try_convert({kind}, @P1, {style}) is null \
              then 0 else 1 end)"
         );
         let readable = connection.tried(&sql, &[&text.as_str()]).await;
-        let readable = readable
-            .ok()
-            .and_then(|rows| rows.first()?.get::<bool, _>(0));
+        let readable = readable.map_or(Ok(None), |rows| first(&rows, 0))?;
         if readable != Some(true) {
             return Err(
                 crate::condition::refused(format!("'{text}' is not a {kind}"))

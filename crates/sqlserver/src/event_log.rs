@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use changefeed_core::{
-    Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
-    EventTrigger, Kind, LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName,
-    TriggerState, Uuid, fill, session_json, trace_json,
+    Attempt, CleanUp, Cleaned, Event, EventBits, EventFilter, EventId, EventStatus, EventTrigger,
+    LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName, TriggerState, Uuid,
+    fill, session_json, trace_json, words,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -13,13 +13,14 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::events::Span;
 use crate::quote;
+use crate::row::{Cells, first};
 use crate::session::Session;
 
 /// Events that one statement makes pending again.
 const REDELIVER_BATCH: usize = 1000;
 
 impl Session {
-    pub(crate) async fn list_events(
+    pub(crate) async fn events(
         &mut self,
         filter: &EventFilter,
         limit: usize,
@@ -28,11 +29,11 @@ impl Session {
         let connection = &mut *self.connection;
         require_trigger(connection, filter).await?;
         let sql = listing(filter, limit);
-        let rows = connection.query(&sql, &[]).await?;
+        let rows = connection.query(&sql?, &[]).await?;
         rows.iter().map(logged).collect()
     }
 
-    pub(crate) async fn show_event(
+    pub(crate) async fn event(
         &mut self,
         id: EventId,
     ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
@@ -43,7 +44,7 @@ impl Session {
         let sql = fill(
             include_str!("sql/event_log.sql"),
             &[("top", ""), ("past", ""), ("matching", "e.change_id = @P1")],
-        );
+        )?;
         let events = connection.query(&sql, &[&change_id]).await?;
         let Some(event) = events.first() else {
             return Ok(None);
@@ -52,14 +53,12 @@ impl Session {
             .query(include_str!("sql/event_attempts.sql"), &[&change_id])
             .await?;
         let event = logged(event)?;
-        Ok((event.event.id == id).then(|| (event, attempts.iter().map(attempt).collect())))
+        let attempts = attempts.iter().map(attempt).collect::<Result<_>>()?;
+        Ok((event.event.id == id).then_some((event, attempts)))
     }
 
     pub(crate) async fn redeliver_one(&mut self, id: EventId, key: Uuid) -> Result<u64> {
-        let unknown = || {
-            Error::not_found(format!("there is no event {id}"))
-                .advise("`changefeed event list` shows the events")
-        };
+        let unknown = || words::no_event(id);
         let connection = &mut *self.connection;
         let (change_id, bits) = id.parts().ok_or_else(unknown)?;
         let rows = connection
@@ -69,18 +68,11 @@ impl Session {
             )
             .await?;
         let row = rows.first().ok_or_else(unknown)?;
-        if row.get::<bool, _>(1) == Some(true) {
-            return Err(
-                Error::invalid(format!("the trigger of event {id} was dropped"))
-                    .advise("create a trigger of the same table, and send the row by hand"),
-            );
+        if row.says(1)? {
+            return Err(words::event_without_trigger(id));
         }
-        if row.get::<bool, _>(0) != Some(true) {
-            return Err(Error::new(
-                Kind::Busy,
-                format!("event {id} is being delivered at this moment"),
-            )
-            .advise("try again when the attempt is over"));
+        if !row.says(0)? {
+            return Err(words::event_in_flight(id));
         }
         Ok(1)
     }
@@ -93,19 +85,17 @@ impl Session {
         require_trigger(&mut self.connection, filter).await?;
         // From the newest to the oldest, once: what fails again at once is not taken up again. How far
         // that is, is kept with the key.
-        let (sql, key) = (redelivering(filter), key.to_string());
+        let (sql, key) = (redelivering(filter)?, key.to_string());
         loop {
             let rows = self.patiently(&sql, &[&key]).await?;
-            let row = rows.first();
-            let reached = row.and_then(|row| row.get::<i64, _>(0)).unwrap_or(0);
-            if reached == 0 {
-                let count = row.and_then(|row| row.get::<i64, _>(1)).unwrap_or(0);
+            if first::<i64>(&rows, 0)?.unwrap_or(0) == 0 {
+                let count = first::<i64>(&rows, 1)?.unwrap_or(0);
                 return Ok(u64::try_from(count).unwrap_or(0));
             }
         }
     }
 
-    pub(crate) async fn clean_up_batch(
+    pub(crate) async fn clean_up_events(
         &mut self,
         trigger: Option<&EventTrigger>,
         what: CleanUp,
@@ -127,29 +117,27 @@ impl Session {
                 ],
             )
             .await?;
-        let row = rows.first();
-        let count = |at: usize| row.and_then(|row| row.get::<i64, _>(at)).unwrap_or(0);
+        let count = |at: usize| Ok(first::<i64>(&rows, at)?.unwrap_or(0));
         Ok(Cleaned {
-            events: u64::try_from(count(0)).unwrap_or(0),
-            attempts: u64::try_from(count(1)).unwrap_or(0),
-            more: count(2) >= i64::from(limit),
+            events: u64::try_from(count(0)?).unwrap_or(0),
+            attempts: u64::try_from(count(1)?).unwrap_or(0),
+            more: count(2)? >= i64::from(limit),
         })
     }
 
-    pub(crate) async fn states_of_triggers(&mut self) -> Result<Vec<TriggerState>> {
+    pub(crate) async fn trigger_states(&mut self) -> Result<Vec<TriggerState>> {
         let connection = &mut *self.connection;
         let rows = connection
             .query(include_str!("sql/trigger_states.sql"), &[])
             .await?;
         rows.iter()
             .map(|row| {
-                let count = |at: usize| row.get::<i64, _>(at).unwrap_or(0);
                 Ok(TriggerState {
-                    name: text(row, 0).parse()?,
-                    pending: count(1),
-                    in_flight: count(2),
-                    dead_letters: count(3),
-                    overdue_ms: row.get(4),
+                    name: row.take::<&str>(0)?.parse()?,
+                    pending: row.take(1)?,
+                    in_flight: row.take(2)?,
+                    dead_letters: row.take(3)?,
+                    overdue_ms: row.maybe(4)?,
                 })
             })
             .collect()
@@ -157,7 +145,7 @@ impl Session {
 }
 
 /// The newest events that a filter finds.
-pub(crate) fn listing(filter: &EventFilter, limit: usize) -> String {
+pub(crate) fn listing(filter: &EventFilter, limit: usize) -> Result<String> {
     fill(
         include_str!("sql/event_log.sql"),
         &[
@@ -170,7 +158,7 @@ pub(crate) fn listing(filter: &EventFilter, limit: usize) -> String {
 }
 
 /// Makes a batch of events pending again.
-pub(crate) fn redelivering(filter: &EventFilter) -> String {
+pub(crate) fn redelivering(filter: &EventFilter) -> Result<String> {
     fill(
         include_str!("sql/event_redeliver.sql"),
         &[
@@ -193,8 +181,7 @@ async fn require_trigger(connection: &mut Connection, filter: &EventFilter) -> R
         .await?;
     match known.is_empty() {
         false => Ok(()),
-        true => Err(Error::not_found(format!("there is no trigger '{name}'"))
-            .advise("`changefeed trigger list` shows the triggers")),
+        true => Err(words::no_trigger(name)),
     }
 }
 
@@ -256,70 +243,58 @@ fn moment(time: SystemTime) -> String {
     )
 }
 
-fn text(row: &Row, at: usize) -> &str {
-    row.get::<&str, _>(at).unwrap_or_default()
-}
-
 /// The part of a row that is the event, from a place on.
 pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
-    let change_id: i64 = row.get(0).unwrap_or_default();
+    let change_id: i64 = row.take(0)?;
     let json = |at: usize| -> Result<Option<Box<RawValue>>> {
-        let text = row.get::<&str, _>(from + at);
+        let text = row.maybe::<&str>(from + at)?;
         text.map(|text| {
-            RawValue::from_string(text.to_owned()).map_err(|e| {
-                Error::new(
-                    Kind::Database,
-                    format!("the row of change {change_id} is not JSON"),
-                )
-                .caused_by(e)
-            })
+            RawValue::from_string(text.to_owned())
+                .map_err(|e| words::row_not_json(change_id).caused_by(e))
         })
         .transpose()
     };
-    let setting = |at: usize| row.get::<&str, _>(from + at);
+    let setting = |at: usize| row.maybe::<&str>(from + at);
     Ok(Event {
-        id: EventId::new(
-            change_id,
-            EventBits::new(row.get(from + 9).unwrap_or_default()),
-        ),
+        id: EventId::new(change_id, EventBits::new(row.take(from + 9)?)),
         change_id,
-        op: Operation::from_letter(text(row, from))?,
+        op: Operation::from_letter(row.take::<&str>(from)?)?,
         old: json(1)?,
         new: json(2)?,
-        session_variables: setting(3).and_then(session_json),
-        trace_context: setting(4).and_then(trace_json),
-        created_at: text(row, from + 5).to_owned(),
-        trigger: text(row, from + 6).parse()?,
-        table: TableName::qualified(text(row, from + 7), text(row, from + 8)),
+        session_variables: setting(3)?.and_then(session_json),
+        trace_context: setting(4)?.and_then(trace_json),
+        created_at: row.text(from + 5)?,
+        trigger: row.take::<&str>(from + 6)?.parse()?,
+        table: TableName::qualified(row.take::<&str>(from + 7)?, row.take::<&str>(from + 8)?),
     })
 }
 
 fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
         event: captured(row, 5)?,
-        status: EventStatus::from_letter(text(row, 1))?,
-        tries: u32::try_from(row.get::<i32, _>(2).unwrap_or(0)).unwrap_or(0),
-        locked_by: row.get::<&str, _>(3).map(str::to_owned),
-        next_retry_at: row.get::<&str, _>(4).map(str::to_owned),
+        status: EventStatus::from_letter(row.take::<&str>(1)?)?,
+        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
+        locked_by: row.maybe_text(3)?,
+        next_retry_at: row.maybe_text(4)?,
     })
 }
 
-fn attempt(row: &Row) -> LoggedAttempt {
+fn attempt(row: &Row) -> Result<LoggedAttempt> {
     let json = |at: usize| {
-        let text = row.get::<&str, _>(at);
-        text.and_then(|text| RawValue::from_string(text.to_owned()).ok())
+        let text = row.maybe_text(at)?;
+        Ok(text.and_then(|text| RawValue::from_string(text).ok()))
     };
-    LoggedAttempt {
+    Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.get::<i32, _>(0).unwrap_or(0)).unwrap_or(0),
-            outcome: Outcome::from_word(text(row, 1)),
-            status: row.get::<i16, _>(2).and_then(|s| u16::try_from(s).ok()),
-            request: json(3),
-            response: json(4),
-            error: row.get::<&str, _>(5).map(str::to_owned),
-            duration_ms: row.get(6).unwrap_or_default(),
+            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
+            outcome: Outcome::from_word(row.take::<&str>(1)?),
+            status: row.maybe::<i16>(2)?.and_then(|s| u16::try_from(s).ok()),
+            request: json(3)?,
+            response: json(4)?,
+            error: row.maybe_text(5)?,
+            duration_ms: row.take(6)?,
         },
-        late: row.get::<bool, _>(7) == Some(true),
-        created_at: text(row, 8).to_owned(),
-    }
+        late: row.says(7)?,
+        created_at: row.text(8)?,
+    })
 }

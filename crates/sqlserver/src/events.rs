@@ -3,14 +3,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use changefeed_core::{
-    CleanUp, Cleaned, EventClaim, EventFilter, EventId, EventTrigger, Finished, Kind,
-    LoggedAttempt, LoggedEvent, Redelivery, Result, TriggerState, Uuid, Verdict,
-};
+use changefeed_core::{EventClaim, Finished, Kind, Redelivery, Result, Uuid, Verdict};
 use serde_json::{Value, json};
 use tiberius::Row;
 
 use crate::connection::Parameter;
+use crate::row::Cells;
 use crate::session::Session;
 
 /// How often something is tried that fell victim to a deadlock. Each is one transaction that is
@@ -27,7 +25,7 @@ impl Session {
         let rows = self
             .patiently(include_str!("sql/event_held.sql"), &[&owner, &seconds])
             .await?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn renew_events(
@@ -45,7 +43,7 @@ impl Session {
                 &[&document, &lease.seconds, &lease.milliseconds],
             )
             .await?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn finish_events(&mut self, finished: &[Finished]) -> Result<Vec<EventClaim>> {
@@ -62,7 +60,7 @@ impl Session {
         let rows = self
             .patiently(include_str!("sql/event_finish.sql"), &[&document])
             .await?;
-        Ok(rows.iter().map(claim_of).collect())
+        rows.iter().map(claim_of).collect()
     }
 
     pub(crate) async fn release_events(&mut self, held: &[EventClaim]) -> Result<()> {
@@ -75,39 +73,11 @@ impl Session {
         Ok(())
     }
 
-    pub(crate) async fn events(
-        &mut self,
-        filter: &EventFilter,
-        limit: usize,
-    ) -> Result<Vec<LoggedEvent>> {
-        self.list_events(filter, limit).await
-    }
-
-    pub(crate) async fn event(
-        &mut self,
-        id: EventId,
-    ) -> Result<Option<(LoggedEvent, Vec<LoggedAttempt>)>> {
-        self.show_event(id).await
-    }
-
     pub(crate) async fn redeliver(&mut self, which: &Redelivery, key: Uuid) -> Result<u64> {
         match which {
             Redelivery::Event(id) => self.redeliver_one(*id, key).await,
             Redelivery::Matching(filter) => self.redeliver_matching(filter, key).await,
         }
-    }
-
-    pub(crate) async fn clean_up_events(
-        &mut self,
-        trigger: Option<&EventTrigger>,
-        what: CleanUp,
-        batch: usize,
-    ) -> Result<Cleaned> {
-        self.clean_up_batch(trigger, what, batch).await
-    }
-
-    pub(crate) async fn trigger_states(&mut self) -> Result<Vec<TriggerState>> {
-        self.states_of_triggers().await
     }
 }
 
@@ -161,11 +131,11 @@ fn outcome(finished: &Finished) -> Value {
     })
 }
 
-fn claim_of(row: &Row) -> EventClaim {
-    EventClaim {
-        change_id: row.get(0).unwrap_or_default(),
-        generation: row.get(1).unwrap_or_default(),
-    }
+fn claim_of(row: &Row) -> Result<EventClaim> {
+    Ok(EventClaim {
+        change_id: row.take(0)?,
+        generation: row.take(1)?,
+    })
 }
 
 /// Claims as a JSON array of objects.

@@ -2,21 +2,25 @@
 //! its table and the column that decides the shard: if one of these was renamed, every write fails
 //! until the trigger is made anew.
 
-use changefeed_core::{Error, FeedId, Finding, Result, Severity};
+use changefeed_core::{Error, FeedId, Finding, Result, Severity, Source, TableName};
 use tiberius::Row;
 
 use crate::capture;
 use crate::connection::Connection;
+use crate::feeds;
+use crate::filter::Filter;
+use crate::platform::Platform;
 use crate::quote;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::Table;
-use crate::table_trigger::{Patience, give_up};
+use crate::table_trigger::{self, Patience, give_up};
 
 /// A feed beside its table as it is now.
 struct Look {
     feed: FeedId,
     name: String,
-    shard_by: Option<String>,
+    source: Source,
     shards: i16,
     /// None if it is gone.
     table: Option<Table>,
@@ -27,31 +31,57 @@ struct Look {
     disabled: bool,
     /// As it should be, in the words of this platform.
     wanted: Result<String>,
+    /// Why the columns that the feed knows its rows by do not tell them apart any more.
+    moved: Option<Error>,
+    /// One of these columns is gone, or one that its filter names: whatever the trigger says, writes fail.
+    keyless: bool,
 }
 
 impl Look {
     async fn at(connection: &mut Connection, row: &Row) -> Result<Self> {
-        let feed = FeedId(row.get(0).unwrap_or_default());
-        let table = Table::load(connection, row.get(2).unwrap_or_default()).await?;
-        let shard_by = row.get::<&str, _>(3).map(str::to_owned);
-        let shards = row.get(4).unwrap_or(1);
+        let feed = FeedId(row.take(0)?);
+        let mut table = Table::load(connection, row.maybe(2)?.unwrap_or_default()).await?;
+        let known_by = match (&mut table, row.maybe::<&str>(9)?) {
+            (Some(table), Some(key)) => table.known_by(key),
+            _ => Ok(None),
+        };
+        let (mut moved, mut keyless) = match known_by {
+            Ok(moved) => (moved, false),
+            Err(gone) => (Some(gone), true),
+        };
+        let source = Source::Captured {
+            table: TableName::unqualified(""),
+            shard_by: row.maybe_text(3)?,
+            images: row.says(8)?,
+            when: row.maybe_text(10)?,
+            columns: feeds::columns_of(row.maybe_text(11)?)?,
+        };
+        // A trigger that asks for a column which is gone fails writes, and cannot be made anew either.
+        if let Some(Err(gone)) = table.as_ref().map(|table| Filter::of(table, &source)) {
+            let again = "drop the feed and make it again with the columns of now";
+            moved.get_or_insert(gone.advise(again));
+            keyless = true;
+        }
+        let shards = row.maybe(4)?.unwrap_or(1);
         let platform = connection.platform();
         let wanted = match &table {
             Some(table) => capture::check(table)
-                .and_then(|()| capture::trigger(feed, table, shard_by.as_deref(), shards))
+                .and_then(|()| capture::trigger(feed, table, &source, shards))
                 .map(|sql| platform.statement(&sql).into_owned()),
             None => Ok(String::new()),
         };
         Ok(Look {
             feed,
-            name: row.get::<&str, _>(1).unwrap_or_default().to_owned(),
-            shard_by,
+            name: row.text(1)?,
+            source,
             shards,
             table,
-            known: row.get::<&str, _>(5).map(str::to_owned),
-            hidden: row.get::<bool, _>(7) == Some(false),
-            disabled: row.get::<bool, _>(6) == Some(true),
+            known: row.maybe_text(5)?,
+            hidden: row.maybe::<bool>(7)? == Some(false),
+            disabled: row.says(6)?,
             wanted,
+            moved,
+            keyless,
         })
     }
 
@@ -59,6 +89,7 @@ impl Look {
     fn is_stale(&self) -> bool {
         self.table.is_some()
             && !self.hidden
+            && !self.keyless
             && self
                 .wanted
                 .as_ref()
@@ -70,7 +101,7 @@ impl Look {
     }
 
     fn stuck(&self, error: &Error) -> Finding {
-        let lost = self.shard_by.as_deref().unwrap_or("its key");
+        let lost = self.source.shard_by().unwrap_or("its key");
         self.finding(
             Severity::Problem,
             format!("its table was altered, and writes to it may fail: {error}"),
@@ -97,7 +128,17 @@ impl Look {
         let mends = "a running `changefeed serve` or `changefeed deliver` makes it anew, where its \
                      user may alter the table";
         let mut findings = Vec::new();
+        if let Some(moved) = &self.moved {
+            let message = match (self.keyless, &self.known) {
+                (true, None) => format!("nothing is captured: {}", moved.message()),
+                (true, Some(_)) => format!("writes to its table fail: {}", moved.message()),
+                (false, _) => moved.message().to_owned(),
+            };
+            let advice = moved.advice().map(str::to_owned);
+            findings.push(self.finding(Severity::Problem, message, advice));
+        }
         match &self.wanted {
+            _ if self.keyless => {}
             Err(error) => findings.push(self.stuck(error)),
             Ok(_) if self.hidden => findings.push(self.finding(
                 Severity::Note,
@@ -164,7 +205,35 @@ impl Session {
         let looks = self.feed_looks().await?;
         let mut findings: Vec<Finding> = looks.iter().flat_map(Look::describe).collect();
         findings.extend(self.left_triggers().await?);
+        // Babelfish versions rows.
+        if self.connection.platform() == Platform::SqlServer {
+            findings.extend(self.never_numbered().await?);
+        }
         Ok(findings)
+    }
+
+    /// Changes with ids of the application's own, above our sequence, that no sweep will number.
+    async fn never_numbered(&mut self) -> Result<Vec<Finding>> {
+        let connection = &mut *self.connection;
+        let rows = connection
+            .query(include_str!("sql/never_numbered.sql"), &[])
+            .await?;
+        let found = rows.iter().map(|row| {
+            let (feed, shard): (&str, i16) = (row.take(0)?, row.take(1)?);
+            let (count, first): (i64, i64) = (row.take(2)?, row.take(3)?);
+            Ok(Finding::new(
+                Severity::Problem,
+                format!("feed {feed}"),
+                format!(
+                    "{count} changes of shard {shard} will never be numbered: their ids, from {first} on, are above \
+                     those of changefeed.change_id"
+                ),
+                "allow snapshots (`alter database current set allow_snapshot_isolation on`), or draw ids from \
+                 changefeed.change_id"
+                    .to_owned(),
+            ))
+        });
+        found.collect()
     }
 
     /// Triggers that somebody has left on tables: by deleting what they are for, or by restoring a table.
@@ -174,9 +243,9 @@ impl Session {
             .query(include_str!("sql/left_triggers.sql"), &[])
             .await?;
         let left = rows.iter().map(|row| {
-            let [schema, name, table] =
-                [0, 1, 2].map(|at| row.get::<&str, _>(at).unwrap_or_default());
-            Finding::new(
+            let (schema, name, table): (&str, &str, &str) =
+                (row.take(0)?, row.take(1)?, row.take(2)?);
+            Ok(Finding::new(
                 Severity::Problem,
                 format!("trigger {name}"),
                 format!(
@@ -187,16 +256,22 @@ impl Session {
                     quote::identifier(schema),
                     quote::identifier(name)
                 ),
-            )
+            ))
         });
-        Ok(left.collect())
+        left.collect()
     }
 
     /// Makes triggers of feeds anew whose tables were altered.
     pub(crate) async fn follow_feeds(&mut self) -> Result<Vec<Finding>> {
         let mut findings = Vec::new();
         for look in self.feed_looks().await? {
-            if let Err(error) = &look.wanted {
+            if look.keyless && look.known.is_some() {
+                findings.push(self.take_off(&look).await);
+                continue;
+            }
+            if let Err(error) = &look.wanted
+                && !look.keyless
+            {
                 findings.push(look.stuck(error));
             }
             // One that somebody has switched off stays as it is: made anew it would be on.
@@ -233,7 +308,7 @@ impl Session {
         let connection = &mut *self.connection;
         connection.begin().await?;
         let done = async {
-            // Whoever else is at it, or drops the feed, waits here.
+            // Another instance that does the same, or drops the feed, waits here.
             let there = connection
                 .execute(
                     "update changefeed.feed with (updlock, rowlock) set name = name where feed_id = @P1",
@@ -243,10 +318,12 @@ impl Session {
             let now = connection
                 .query(include_str!("sql/feed_triggers.sql"), &[])
                 .await?;
-            let now = now
-                .iter()
-                .find(|row| row.get::<i16, _>(0) == Some(look.feed.0));
-            let known = now.and_then(|row| row.get::<&str, _>(5));
+            let mut known = None;
+            for row in &now {
+                if row.take::<i16>(0)? == look.feed.0 {
+                    known = row.maybe::<&str>(5)?;
+                }
+            }
             if there == 0 || known != look.known.as_deref() {
                 return Ok(false);
             }
@@ -254,7 +331,7 @@ impl Session {
                 connection,
                 look.feed,
                 table,
-                look.shard_by.as_deref(),
+                &look.source,
                 look.shards,
                 Patience::Moment,
             )
@@ -268,6 +345,33 @@ impl Session {
             give_up(connection).await;
         }
         done
+    }
+
+    /// Takes a trigger off a table that has lost a column of the feed's key: every write would fail.
+    async fn take_off(&mut self, look: &Look) -> Finding {
+        let connection = &mut *self.connection;
+        let name = capture::trigger_name(look.feed);
+        let table = look.table.as_ref().map(|t| t.id).unwrap_or_default();
+        let removed = async {
+            connection.begin().await?;
+            table_trigger::remove(connection, &name, table, Patience::Moment).await?;
+            connection.commit().await
+        }
+        .await;
+        let why = look.moved.as_ref().map(Error::message).unwrap_or_default();
+        match removed {
+            Ok(()) => look.finding(
+                Severity::Problem,
+                format!("its database trigger was taken off, because writes failed by it: {why}"),
+                look.moved
+                    .as_ref()
+                    .and_then(|moved| moved.advice().map(str::to_owned)),
+            ),
+            Err(error) => {
+                give_up(connection).await;
+                look.stuck(&error)
+            }
+        }
     }
 
     async fn feed_looks(&mut self) -> Result<Vec<Look>> {

@@ -1,20 +1,21 @@
 //! Feeds and shards.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, Kind, NewFeed, Page, Result, Shard,
-    ShardId, ShardState, Source, SweepGroup, TableName, Trimmed, Uuid, crash_point,
+    After, Backfill, Cursor, Error, Feed, FeedId, FeedName, NewFeed, Page, Result, Retention,
+    Shard, ShardId, ShardState, Source, SweepGroup, TableName, Uuid, crash_point, fill, words,
 };
 use tiberius::Row;
 
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
+use crate::filter::Filter;
+use crate::row::{Cells, first};
 use crate::session::Session;
 use crate::source::{StoredSource, Table};
 use crate::table_trigger::{self, Patience};
-use crate::{capture, quote, ulid_feeds};
+use crate::{capture, event_install, quote, ulid_feeds};
 
 /// Changes that one transaction removes of a feed that is dropped.
 const EMPTY_BATCH: i32 = 4000;
@@ -31,7 +32,7 @@ impl Session {
 
     pub(crate) async fn drop_feed(&mut self, feed: &Feed) -> Result<()> {
         let connection = &mut *self.connection;
-        // Whoever may not drop it must not have emptied it.
+        // A user that may not drop it must not empty it.
         connection
             .execute(
                 "delete from changefeed.feed where feed_id = @P1 and 1 = 0",
@@ -62,25 +63,26 @@ impl Session {
         let feeds = connection.query(include_str!("sql/feeds.sql"), &[]).await?;
         let mut by_feed: BTreeMap<i16, Vec<Shard>> = BTreeMap::new();
         for row in shards {
-            by_feed.entry(number(&row, 0)).or_default().push(Shard {
-                shard: ShardId(number(&row, 1)),
-                sweep_group: SweepGroup(number(&row, 2)),
-                longpoll: row.get::<bool, _>(3) == Some(true),
+            by_feed.entry(row.take(0)?).or_default().push(Shard {
+                shard: ShardId(row.take(1)?),
+                sweep_group: SweepGroup(row.take(2)?),
+                longpoll: row.says(3)?,
             });
         }
-        Ok(feeds
+        feeds
             .iter()
             .map(|row| {
-                let id = number(row, 0);
-                Feed {
+                let id = row.take(0)?;
+                Ok(Feed {
                     id: FeedId(id),
-                    name: FeedName::trusted(text(row, 1).unwrap_or_default()),
-                    comment: text(row, 2),
+                    name: FeedName::trusted(row.text(1)?),
+                    comment: row.maybe_text(2)?,
                     shards: by_feed.remove(&id).unwrap_or_default(),
-                    source: source(row),
-                }
+                    source: source(row)?,
+                    retention: Retention::of_milliseconds(row.maybe(12)?, row.maybe(13)?),
+                })
             })
-            .collect())
+            .collect()
     }
 
     pub(crate) async fn read(
@@ -104,31 +106,22 @@ impl Session {
         let rows = connection
             .query(include_str!("sql/shard_states.sql"), &[&feed.id.0])
             .await?;
-        Ok(rows
-            .iter()
-            .map(|row| ShardState {
-                shard: ShardId(number(row, 0)),
-                sweep_group: SweepGroup(number(row, 1)),
-                last: Cursor::Number(row.get(2).unwrap_or_default()),
-                pending: row.get(3).unwrap_or_default(),
-                since_ms: row.get(4).unwrap_or_default(),
+        rows.iter()
+            .map(|row| {
+                Ok(ShardState {
+                    shard: ShardId(row.take(0)?),
+                    sweep_group: SweepGroup(row.take(1)?),
+                    last: Cursor::Number(row.take(2)?),
+                    pending: row.take(3)?,
+                    since_ms: row.maybe(4)?.unwrap_or_default(),
+                })
             })
-            .collect())
+            .collect()
     }
 
     pub(crate) async fn backfill(&mut self, feed: &Feed, batch: usize) -> Result<Backfill> {
         feed.require_numbers("backfilled")?;
         self.backfill_batch(feed, batch).await
-    }
-
-    pub(crate) async fn trim(
-        &mut self,
-        feed: &Feed,
-        age: Duration,
-        batch: usize,
-    ) -> Result<Trimmed> {
-        feed.require_numbers("trimmed")?;
-        self.trim_batch(feed, age, batch).await
     }
 }
 
@@ -161,17 +154,23 @@ pub(crate) async fn create(connection: &mut Connection, new: &NewFeed) -> Result
             })
             .collect(),
         source,
+        retention: new.retention,
     })
 }
 
-/// Writes the comment and the sweep groups of a feed.
+/// Writes the comment, the retention and the sweep groups of a feed, and whether it keeps images.
 pub(crate) async fn change(connection: &mut Connection, feed: &Feed) -> Result<()> {
     let sql = format!(
-        "update changefeed.feed set comment = {} where feed_id = @P1",
+        "update changefeed.feed set comment = {}, trim_after_ms = @P2, trim_unread_after_ms = @P3 where feed_id = @P1",
         quote::nullable(feed.comment.as_deref())
     );
-    if connection.execute(&sql, &[&feed.id.0]).await? == 0 {
-        return Err(gone(feed));
+    let (after, unread) = Retention::milliseconds(feed.retention.as_ref());
+    if connection
+        .execute(&sql, &[&feed.id.0, &after, &unread])
+        .await?
+        == 0
+    {
+        return Err(words::feed_gone(&feed.name));
     }
     for shard in &feed.shards {
         connection
@@ -181,6 +180,22 @@ pub(crate) async fn change(connection: &mut Connection, feed: &Feed) -> Result<(
                 &[&feed.id.0, &shard.shard.0, &shard.sweep_group.0],
             )
             .await?;
+    }
+    let Some(source @ Source::Captured { images, .. }) = &feed.source else {
+        return Ok(());
+    };
+    let changed = connection
+        .execute(
+            "update changefeed.feed_source set images = @P2 where feed_id = @P1 and images <> @P2",
+            &[&feed.id.0, images],
+        )
+        .await?;
+    if changed > 0
+        && let Some(stored) = StoredSource::load(connection, feed.id).await?
+    {
+        let table = stored.table(connection, feed).await?;
+        let patience = Patience::Person;
+        capture::install(connection, feed.id, &table, source, stored.shards, patience).await?;
     }
     Ok(())
 }
@@ -196,7 +211,7 @@ async fn empty(connection: &mut Connection, feed: &Feed) -> Result<()> {
             )
             .await?;
         crash_point("feed.emptied");
-        if row.get::<i32, _>(0).unwrap_or_default() < EMPTY_BATCH {
+        if row.take::<i32>(0)? < EMPTY_BATCH {
             return Ok(());
         }
     }
@@ -218,7 +233,7 @@ pub(crate) async fn drop(connection: &mut Connection, feed: &Feed) -> Result<()>
         .await?;
     if dropped == 0 {
         connection.rollback().await?;
-        return Err(gone(feed));
+        return Err(words::feed_gone(&feed.name));
     }
     Ok(())
 }
@@ -233,26 +248,26 @@ async fn remove_trigger(connection: &mut Connection, feed: &Feed) -> Result<()> 
     }
 }
 
-fn gone(feed: &Feed) -> Error {
-    Error::not_found(format!("feed '{}' is already gone", feed.name))
+pub(crate) fn insert_sql(comment: Option<&str>) -> Result<String> {
+    let comment = quote::nullable(comment);
+    fill(
+        include_str!("sql/feed_insert.sql"),
+        &[("comment", &comment)],
+    )
 }
 
 /// Inserts the feed, under the next free number if none is given.
 pub(crate) async fn insert_feed(connection: &mut Connection, new: &NewFeed) -> Result<FeedId> {
-    let sql = format!(
-        "declare @feed_id smallint = @P1; \
-         if @feed_id is null \
-             select @feed_id = convert(smallint, isnull(max(feed_id), 0) + 1) \
-             from changefeed.feed with (updlock, holdlock); \
-         insert into changefeed.feed (feed_id, name, comment) values (@feed_id, @P2, {}); \
-         select @feed_id",
-        quote::nullable(new.comment.as_deref())
-    );
+    let sql = insert_sql(new.comment.as_deref())?;
+    let (after, unread) = Retention::milliseconds(new.retention.as_ref());
     let inserted = connection
-        .tried(&sql, &[&new.id.map(|id| id.0), &new.name.as_str()])
+        .tried(
+            &sql,
+            &[&new.id.map(|id| id.0), &new.name.as_str(), &after, &unread],
+        )
         .await;
     match inserted {
-        Ok(rows) => Ok(FeedId(rows.first().map_or(0, |row| number(row, 0)))),
+        Ok(rows) => Ok(FeedId(first(&rows, 0)?.unwrap_or_default())),
         Err(error) if is_duplicate(&error) => {
             // An error has ended the transaction, so this sees what others have committed.
             connection.rollback().await?;
@@ -265,16 +280,14 @@ pub(crate) async fn insert_feed(connection: &mut Connection, new: &NewFeed) -> R
                             &[&id.0],
                         )
                         .await?;
-                    (row.get::<i32, _>(0) == Some(1)).then_some(id)
+                    (row.maybe::<i32>(0)? == Some(1)).then_some(id)
                 }
                 None => None,
             };
-            let what = match by_id {
-                Some(id) => format!("there is already a feed with id {id}"),
-                None => format!("there is already a feed '{}'", new.name),
-            };
-            Err(Error::new(Kind::AlreadyExists, what)
-                .advise("`changefeed feed list` shows the feeds"))
+            Err(match by_id {
+                Some(id) => words::feed_id_taken(id),
+                None => words::feed_name_taken(&new.name),
+            })
         }
         Err(error) => Err(db(error)),
     }
@@ -289,10 +302,7 @@ async fn attach(
     shards: i16,
 ) -> Result<Source> {
     let Some(table) = source.table() else {
-        return Err(
-            Error::invalid("a feed of events is made by an event trigger")
-                .advise("use `changefeed trigger create … --feed NAME`"),
-        );
+        return Err(words::feed_of_events());
     };
     let table = Table::find(connection, table).await?;
     capture::check_foreign(&table)?;
@@ -305,22 +315,28 @@ async fn attach(
         ..Stored::default()
     };
     let named = match source {
-        Source::Captured { .. } => {
+        Source::Captured { when, columns, .. } => {
             capture::check(&table)?;
             capture::check_owner(&table)?;
-            capture::install(
-                connection,
-                feed,
-                &table,
-                shard_by.as_deref(),
-                shards,
-                Patience::Person,
-            )
-            .await?;
-            Source::Captured {
+            let filter = Filter::of(&table, source)?;
+            event_install::check_times(connection, filter.condition.as_ref()).await?;
+            let shown = columns.is_some().then_some(filter.shown);
+            let named = Source::Captured {
                 table: table.name.clone(),
                 shard_by: shard_by.clone(),
-            }
+                images: source.keeps_images(),
+                when: when.clone(),
+                columns: shown.map(|all| all.into_iter().map(|c| c.name).collect()),
+            };
+            let patience = Patience::Person;
+            capture::install(connection, feed, &table, &named, shards, patience).await?;
+            stored.images = named.keeps_images();
+            stored.condition = when.clone();
+            stored.columns = named
+                .columns()
+                .map(|c| serde_json::Value::from(c).to_string());
+            stored.key_columns = Some(table.key_numbers());
+            named
         }
         Source::Joined {
             change_id_column, ..
@@ -364,20 +380,34 @@ async fn attach(
         &ulid_feed,
         &stored.shard_column,
         &stored.ulid_column,
+        &stored.key_columns,
+        &stored.condition,
+        &stored.columns,
     ]
     .map(|text| quote::nullable(text.as_deref()))
     .into();
     let sql = format!(
         "insert into changefeed.feed_source \
-         (feed_id, kind, table_id, shards, change_id_column, shard_by, ulid_feed, shard_column, \
-          ulid_column) \
-         values (@P1, @P2, @P3, @P4, {})",
+         (feed_id, kind, table_id, shards, images, change_id_column, shard_by, ulid_feed, shard_column, \
+          ulid_column, key_columns, condition, columns) \
+         values (@P1, @P2, @P3, @P4, @P5, {})",
         values.join(", ")
     );
     connection
-        .execute(&sql, &[&feed.0, &stored.kind, &table.id, &shards])
+        .execute(
+            &sql,
+            &[&feed.0, &stored.kind, &table.id, &shards, &stored.images],
+        )
         .await?;
     Ok(named)
+}
+
+/// The names of columns as they are stored.
+pub(crate) fn columns_of(json: Option<String>) -> Result<Option<Vec<String>>> {
+    let names = json.map(|json| serde_json::from_str(&json)).transpose();
+    names.map_err(|e| {
+        Error::defect("the columns of a feed are not stored as they should be").caused_by(e)
+    })
 }
 
 /// The columns of `feed_source` that depend on its kind.
@@ -388,36 +418,40 @@ struct Stored {
     ulid_feed: Option<Uuid>,
     shard_column: Option<String>,
     ulid_column: Option<String>,
+    images: bool,
+    key_columns: Option<String>,
+    condition: Option<String>,
+    columns: Option<String>,
 }
 
-fn source(row: &Row) -> Option<Source> {
-    let kind = text(row, 3)?;
-    let table = match (text(row, 4), text(row, 5)) {
+fn source(row: &Row) -> Result<Option<Source>> {
+    let Some(kind) = row.maybe_text(3)? else {
+        return Ok(None);
+    };
+    let table = match (row.maybe_text(4)?, row.maybe_text(5)?) {
         (Some(schema), Some(name)) => TableName::qualified(schema, name),
         _ => TableName::unqualified("(dropped)"),
     };
-    let shard_by = text(row, 7);
-    Some(match kind.as_str() {
+    let shard_by = row.maybe_text(7)?;
+    Ok(Some(match kind.as_str() {
         "joined" => Source::Joined {
             table,
-            change_id_column: text(row, 6).unwrap_or_default(),
+            change_id_column: row.text(6)?,
             shard_by,
         },
         "events" => Source::Events,
         "ulid" => Source::Ulid {
-            feed: row.get(8).unwrap_or_default(),
+            feed: row.take(8)?,
             table,
-            shard_column: text(row, 9).unwrap_or_default(),
-            ulid_column: text(row, 10).unwrap_or_default(),
+            shard_column: row.text(9)?,
+            ulid_column: row.text(10)?,
         },
-        _ => Source::Captured { table, shard_by },
-    })
-}
-
-fn number(row: &Row, at: usize) -> i16 {
-    row.get(at).unwrap_or_default()
-}
-
-fn text(row: &Row, at: usize) -> Option<String> {
-    row.get::<&str, _>(at).map(str::to_owned)
+        _ => Source::Captured {
+            table,
+            shard_by,
+            images: row.says(11)?,
+            when: row.maybe_text(14)?,
+            columns: columns_of(row.maybe_text(15)?)?,
+        },
+    }))
 }

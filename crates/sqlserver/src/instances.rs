@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use changefeed_core::{Announcement, Instance, Result};
 
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -44,23 +45,20 @@ impl Session {
         let rows = connection
             .query(include_str!("sql/instances.sql"), &[])
             .await?;
-        Ok(rows
-            .iter()
+        rows.iter()
             .map(|row| {
-                let text = |at: usize| row.get::<&str, _>(at).map(str::to_owned);
-                Instance {
-                    name: text(0).unwrap_or_default(),
-                    roles: words(row.get(1).unwrap_or_default()),
-                    address: text(2),
-                    version: text(3).unwrap_or_default(),
-                    up_ms: row.get(4).unwrap_or_default(),
-                    seen_ms: row.get(5).unwrap_or_default(),
+                Ok(Instance {
+                    name: row.text(0)?,
+                    roles: words(row.take(1)?),
+                    address: row.maybe_text(2)?,
+                    version: row.text(3)?,
+                    up_ms: row.take(4)?,
+                    seen_ms: row.take(5)?,
                     // Whatever another version wrote must not hide the instance.
-                    tallies: serde_json::from_str(row.get(6).unwrap_or_default())
-                        .unwrap_or_default(),
-                }
+                    tallies: serde_json::from_str(row.take(6)?).unwrap_or_default(),
+                })
             })
-            .collect())
+            .collect()
     }
 }
 

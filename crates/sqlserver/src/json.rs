@@ -27,10 +27,21 @@ pub(crate) fn text(column: &Column, alias: &str) -> String {
         }
         "tinyint" | "smallint" | "int" | "bigint" | "bit" | "decimal" | "numeric"
         | "uniqueidentifier" => format!("convert(varchar(50), {value})"),
-        // Bytes are no text, and not everywhere made one.
+        // Each type as a column of that type is written; the rest is text by itself. Bytes are no text, and not
+        // everywhere made one.
         "sql_variant" => format!(
-            "case when sql_variant_property({value}, 'BaseType') in ('binary', 'varbinary') \
-             then changefeed.hex(convert(varbinary(8000), {value})) \
+            "case convert(nvarchar(128), sql_variant_property({value}, 'BaseType')) \
+             when N'binary' then changefeed.hex(convert(varbinary(8000), {value})) \
+             when N'varbinary' then changefeed.hex(convert(varbinary(8000), {value})) \
+             when N'float' then ltrim(rtrim(convert(nvarchar(40), convert(float, {value}), 3))) \
+             when N'real' then ltrim(rtrim(convert(nvarchar(40), convert(real, {value}), 3))) \
+             when N'money' then convert(nvarchar(40), convert(decimal(19, 4), {value})) \
+             when N'smallmoney' then convert(nvarchar(40), convert(decimal(19, 4), {value})) \
+             when N'date' then convert(nvarchar(10), convert(date, {value}), 23) \
+             when N'datetime' then convert(nvarchar(40), convert(datetime, {value}), 126) \
+             when N'smalldatetime' then convert(nvarchar(40), convert(smalldatetime, {value}), 126) \
+             when N'datetime2' then convert(nvarchar(40), convert(datetime2(7), {value}), 126) \
+             when N'datetimeoffset' then convert(nvarchar(40), convert(datetimeoffset(7), {value}), 126) \
              else convert(nvarchar(4000), {value}) end"
         ),
         // Of the types that are programs only the text is known.
@@ -60,33 +71,51 @@ pub(crate) fn from_text(column: &Column, text: &str) -> String {
     }
 }
 
-/// The column of a row as JSON; SQL NULL if it is.
-fn value(column: &Column, alias: &str) -> String {
-    let plain = text(column, alias);
+/// The value of a column as JSON, by its text; SQL NULL if that is.
+fn value(column: &Column, text: &str) -> String {
     match column.base_type.as_str() {
-        "tinyint" | "smallint" | "int" | "bigint" | "decimal" | "numeric" | "money"
-        | "smallmoney" | "float" | "real" => plain,
-        "bit" => format!(
-            "case {alias}.{} when 1 then 'true' when 0 then 'false' end",
-            quote::identifier(&column.name)
-        ),
+        _ if column.is_number() => text.to_owned(),
+        "bit" => format!("case {text} when '1' then 'true' when '0' then 'false' end"),
         // No character of these needs an escape.
         "date" | "time" | "datetime" | "datetime2" | "smalldatetime" | "datetimeoffset"
         | "uniqueidentifier" | "binary" | "varbinary" | "timestamp" | "rowversion" | "image" => {
-            format!("'\"' + {plain} + '\"'")
+            format!("'\"' + {text} + '\"'")
         }
-        _ => format!("N'\"' + string_escape({plain}, 'json') + N'\"'"),
+        _ => escaped(text),
     }
+}
+
+fn escaped(text: &str) -> String {
+    format!("N'\"' + string_escape({text}, 'json') + N'\"'")
 }
 
 /// The columns of a row as a JSON object.
 pub(crate) fn object<'a>(columns: impl IntoIterator<Item = &'a Column>, alias: &str) -> String {
+    members(columns.into_iter().map(|c| (c, value(c, &text(c, alias)))))
+}
+
+/// The texts of such an array as a JSON object, for these columns. One that is no number any more is a text.
+pub(crate) fn object_of_texts(columns: &[Column], array: &str) -> String {
+    members(columns.iter().enumerate().map(|(place, column)| {
+        let text = format!("json_value({array}, '$[{place}]')");
+        let json = match column.is_number() {
+            true => format!(
+                "case when {text} like N'%[^0-9.eE+-]%' then {} else {text} end",
+                escaped(&text)
+            ),
+            false => value(column, &text),
+        };
+        (column, json)
+    }))
+}
+
+fn members<'a>(members: impl Iterator<Item = (&'a Column, String)>) -> String {
     let mut parts = Vec::new();
-    for (place, column) in columns.into_iter().enumerate() {
+    for (place, (column, json)) in members.enumerate() {
         let comma = if place == 0 { "" } else { "," };
         let name = serde_json::Value::from(column.name.as_str());
         parts.push(quote::literal(&format!("{comma}{name}:")));
-        parts.push(format!("isnull({}, N'null')", value(column, alias)));
+        parts.push(format!("isnull({json}, N'null')"));
     }
     enclosed("{", parts, "}")
 }
@@ -124,7 +153,7 @@ mod tests {
     fn a_name_is_escaped_for_json_and_for_sql() {
         let sql = object([&column("it's \"x\"", "int")], "t");
         assert!(sql.contains(r#"N'"it''s \"x\"":'"#), "{sql}");
-        assert!(sql.contains(r#"t."it's ""x"""#), "{sql}");
+        assert!(sql.contains(r#"t.[it's "x"]"#), "{sql}");
     }
 
     #[test]
@@ -136,7 +165,7 @@ mod tests {
         };
         let joined = array([&greek, &column("plain", "varchar")], "t");
         assert!(
-            joined.contains("convert(nvarchar(max), t.\"letter\") collate database_default"),
+            joined.contains("convert(nvarchar(max), t.[letter]) collate database_default"),
             "{joined}"
         );
         assert_eq!(joined.matches("collate").count(), 1);

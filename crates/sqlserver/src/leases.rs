@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{Lease, LeaseHolder, Result};
 
 use crate::quote;
+use crate::row::{Cells, first};
 use crate::session::Session;
 
 impl Session {
@@ -30,13 +31,11 @@ impl Session {
             stale.map_or_else(|| "null".to_owned(), |renewal| renewal.to_string()),
         );
         let rows = connection.call(&call).await?;
-        let row = rows.first();
-        let held_for: Option<i32> = row.and_then(|row| row.get(2));
-        if let (Some(renewal), Some(held_for)) = (row.and_then(|row| row.get(1)), held_for) {
+        if let (Some(renewal), Some(held_for)) = (first(&rows, 1)?, first::<i32>(&rows, 2)?) {
             let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
             sightings.held(name, renewal, held_for, Instant::now());
         }
-        let Some(generation) = row.and_then(|row| row.get(0)) else {
+        let Some(generation) = first(&rows, 0)? else {
             return Ok(None);
         };
         sightings.granted(name);
@@ -61,7 +60,7 @@ impl Session {
         let call =
             "declare @seconds int; exec changefeed.keep_time @seconds output; select @seconds";
         let rows = self.connection.call(call).await?;
-        let stepped: Option<i32> = rows.first().and_then(|row| row.get(0));
+        let stepped: Option<i32> = first(&rows, 0)?;
         Ok(stepped.map(|seconds| Duration::from_secs(u64::try_from(seconds).unwrap_or_default())))
     }
 
@@ -75,16 +74,15 @@ impl Session {
                 &[],
             )
             .await?;
-        let text =
-            |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
-        Ok(rows
-            .iter()
-            .map(|row| LeaseHolder {
-                name: text(row, 0),
-                owner: text(row, 1),
-                generation: row.get(2).unwrap_or_default(),
-                expires_in_ms: row.get(3).unwrap_or_default(),
+        rows.iter()
+            .map(|row| {
+                Ok(LeaseHolder {
+                    name: row.text(0)?,
+                    owner: row.text(1)?,
+                    generation: row.take(2)?,
+                    expires_in_ms: row.take(3)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }

@@ -13,6 +13,7 @@ mod connect;
 mod connection;
 mod consumers;
 mod definitions;
+mod erase;
 mod error;
 mod event_backfill;
 mod event_capture;
@@ -21,24 +22,25 @@ mod event_drift;
 mod event_feeds;
 mod event_install;
 mod event_log;
-mod event_statements;
 mod events;
 mod feed_drift;
 mod feeds;
+mod filter;
 mod instances;
 mod json;
 mod leases;
 mod platform;
 mod quote;
 mod read;
+mod row;
 mod schema;
 mod session;
 mod source;
-mod statements;
 mod store;
 mod surroundings;
 mod sweep;
 mod table_trigger;
+mod token;
 mod tracking;
 mod triggers;
 mod trim;
@@ -49,9 +51,19 @@ mod watch_findings;
 mod watch_key;
 mod watch_registry;
 mod watch_rights;
-mod watch_statements;
 mod watch_triggers;
 mod watches;
+
+// Every statement that is sent or generated, for tests that judge them without a server.
+#[cfg(any(test, feature = "testing"))]
+#[path = "../testing/event_statements.rs"]
+mod event_statements;
+#[cfg(any(test, feature = "testing"))]
+#[path = "../testing/statements.rs"]
+mod statements;
+#[cfg(any(test, feature = "testing"))]
+#[path = "../testing/watch_statements.rs"]
+mod watch_statements;
 
 use std::sync::Arc;
 
@@ -60,7 +72,8 @@ pub use connect::Target;
 pub use connection::Connection;
 pub use consumers::{advance_consumer, consume};
 pub use platform::Platform;
-pub use schema::migration_script;
+pub use schema::{MIGRATIONS, migration_script};
+#[cfg(any(test, feature = "testing"))]
 pub use statements::statements;
 pub use tiberius;
 pub use ulids::{UlidIsolation, UlidTransaction};

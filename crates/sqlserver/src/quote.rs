@@ -2,10 +2,14 @@
 
 use changefeed_core::TableName;
 
-/// An identifier. In double quotes, because Babelfish does not know `]]`; every session and every
-/// module of ours has QUOTED_IDENTIFIER on.
+/// An identifier. In brackets, which mean the same whatever QUOTED_IDENTIFIER is: on Babelfish a trigger has that
+/// of whoever writes. Babelfish does not know `]]`, so a name with a bracket is in double quotes; every
+/// session of ours has QUOTED_IDENTIFIER on, and on SQL Server every module of ours.
 pub(crate) fn identifier(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
+    if name.contains(']') {
+        return format!("\"{}\"", name.replace('"', "\"\""));
+    }
+    format!("[{name}]")
 }
 
 /// A table with its schema, if it has one.
@@ -38,14 +42,18 @@ mod tests {
 
     #[test]
     fn names_cannot_break_out() {
-        assert_eq!(identifier("order"), "\"order\"");
+        assert_eq!(identifier("order"), "[order]");
         assert_eq!(
             identifier("a\"; drop table x; --"),
-            "\"a\"\"; drop table x; --\""
+            "[a\"; drop table x; --]"
+        );
+        assert_eq!(
+            identifier("a]\"; drop table x; --"),
+            "\"a]\"\"; drop table x; --\""
         );
         assert_eq!(
             table(&TableName::qualified("s", "weird]name")),
-            "\"s\".\"weird]name\""
+            "[s].\"weird]name\""
         );
     }
 }

@@ -1,13 +1,14 @@
 //! Reading pages.
 
 use changefeed_core::{
-    After, Bounds, Change, Content, Cursor, Error, Feed, Kind, Operation, PAGE_BYTES, Page,
-    PageRows, Result, ShardId,
+    After, Bounds, Change, Content, Cursor, Feed, Incarnation, Op, PAGE_BYTES, Page, PageRows,
+    Result, ShardId, raw_json,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
 
 use crate::error::{db, is_undefined};
+use crate::row::Cells;
 use crate::session::Session;
 use crate::source::join;
 
@@ -17,7 +18,11 @@ struct Ends {
     bounds: Bounds,
     start: i64,
     backfill_began: bool,
+    incarnation: Incarnation,
 }
+
+const INCARNATION: &str =
+    "select top (1) i.incarnation from changefeed.incarnation i order by i.number desc";
 
 impl Session {
     pub(crate) async fn read_page(
@@ -59,7 +64,18 @@ impl Session {
             next,
             // What comes after a gap is not to be had yet.
             more: more && whole,
+            incarnation: ends.incarnation,
         })
+    }
+
+    pub(crate) async fn incarnation(&mut self) -> Result<Incarnation> {
+        let row = self.connection.one(INCARNATION, &[]).await?;
+        row.take::<&str>(0)?.parse()
+    }
+
+    pub(crate) async fn recover(&mut self) -> Result<Incarnation> {
+        let row = self.connection.one("exec changefeed.recover", &[]).await?;
+        row.take::<&str>(0)?.parse()
     }
 
     /// Reads a page, how many changes it would have if it were not cut by its bytes, and then the ends
@@ -85,24 +101,11 @@ impl Session {
             Err(error) if is_undefined(&error) => return Ok(Err(error)),
             Err(error) => return Err(db(error)),
         };
-        let ends = results.pop().and_then(|rows| {
-            let row = rows.first()?;
-            Some(Ends {
-                bounds: Bounds {
-                    last: row.get(0)?,
-                    trimmed_to: row.get(1)?,
-                },
-                start: row.get(2)?,
-                backfill_began: row.get::<i32, _>(3).is_some_and(|begun| begun > 0),
-            })
-        });
-        let found = results
-            .iter()
-            .flatten()
-            .next()
-            .and_then(|row| row.get::<i32, _>(2))
-            .and_then(|found| usize::try_from(found).ok())
-            .unwrap_or_default();
+        let ends = results.pop().unwrap_or_default();
+        let ends = ends.first().map_or(Ok(None), ends_of)?;
+        let first = results.iter().flatten().next();
+        let found = first.map_or(Ok(0), |row| row.take::<i32>(2))?;
+        let found = usize::try_from(found).unwrap_or_default();
         let changes: Result<Vec<Change>> = results
             .iter()
             .flatten()
@@ -141,28 +144,52 @@ fn keep_contiguous(page: &mut Vec<Change>, before_live: i64) -> bool {
     all
 }
 
-fn change(row: &Row, rows: PageRows) -> Result<Change> {
-    let content = match rows {
-        PageRows::None => Content::Unknown,
-        PageRows::Current => content(row.get(3))?,
-        PageRows::Events => event(row)?,
+/// The ends of a shard, which are null if there is no such shard.
+fn ends_of(row: &Row) -> Result<Option<Ends>> {
+    let Some(last) = row.maybe(0)? else {
+        return Ok(None);
     };
-    Ok(Change {
-        cursor: Cursor::Number(row.get(0).unwrap_or_default()),
-        change_id: row.get(1),
-        content,
-    })
+    Ok(Some(Ends {
+        bounds: Bounds {
+            last,
+            trimmed_to: row.take(1)?,
+        },
+        start: row.take(2)?,
+        backfill_began: row.take::<i32>(3)? > 0,
+        incarnation: row.take::<&str>(4)?.parse()?,
+    }))
 }
 
-/// An event, or none if it was cleaned up.
-fn event(row: &Row) -> Result<Content> {
-    let Some(op) = row.get::<&str, _>(3) else {
-        return Ok(Content::Gone);
+fn change(row: &Row, rows: PageRows) -> Result<Change> {
+    let json = |place: usize| row.maybe::<&str>(place)?.map(raw).transpose();
+    let op = match rows {
+        PageRows::None | PageRows::Current => None,
+        PageRows::Captured | PageRows::Events => row.maybe::<&str>(3)?,
     };
-    Ok(Content::Event {
-        op: Operation::from_letter(op)?,
-        old: row.get::<&str, _>(4).map(raw).transpose()?,
-        new: row.get::<&str, _>(5).map(raw).transpose()?,
+    let content = match (rows, op) {
+        (PageRows::None, _) | (PageRows::Captured, None) => Content::Unknown,
+        (PageRows::Current, _) => content(row.maybe(3)?)?,
+        (PageRows::Captured, Some(_)) if row.take::<i32>(5)? > 0 => Content::Images {
+            old: json(6)?,
+            new: json(7)?,
+        },
+        (PageRows::Captured, Some(_)) => content(row.maybe(7)?)?,
+        // It was cleaned up.
+        (PageRows::Events, None) => Content::Gone,
+        (PageRows::Events, Some(_)) => Content::Images {
+            old: json(4)?,
+            new: json(5)?,
+        },
+    };
+    Ok(Change {
+        cursor: Cursor::Number(row.take(0)?),
+        change_id: row.maybe(1)?,
+        op: op.map(Op::from_letter).transpose()?,
+        key: match (rows, op) {
+            (PageRows::Captured, Some(_)) => json(4)?,
+            _ => None,
+        },
+        content,
     })
 }
 
@@ -175,13 +202,7 @@ pub(crate) fn content(json: Option<&str>) -> Result<Content> {
 }
 
 pub(crate) fn raw(json: &str) -> Result<Box<RawValue>> {
-    RawValue::from_string(json.to_owned()).map_err(|e| {
-        Error::new(
-            Kind::Database,
-            "the database returned a row that is not JSON",
-        )
-        .caused_by(e)
-    })
+    raw_json(json.to_owned())
 }
 
 #[cfg(test)]
@@ -189,11 +210,7 @@ mod tests {
     use super::*;
 
     fn page(numbers: &[i64]) -> Vec<Change> {
-        let change = |n: &i64| Change {
-            cursor: Cursor::Number(*n),
-            change_id: Some(*n),
-            content: Content::Unknown,
-        };
+        let change = |n: &i64| Change::published(Cursor::Number(*n), Some(*n), Content::Unknown);
         numbers.iter().map(change).collect()
     }
 

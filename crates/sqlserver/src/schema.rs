@@ -1,15 +1,18 @@
 //! Installing and removing the schema.
 
-use changefeed_core::{Error, Finding, Kind, Migration, Result, SCHEMA_VERSION, SchemaState};
+use changefeed_core::{
+    Error, Finding, Kind, Migration, MigrationStep, Result, SCHEMA_VERSION, SchemaState, words,
+};
 
 use crate::connection::Connection;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::{quote, surroundings};
 
 /// Every step, by ascending version.
-const MIGRATIONS: [(i32, &str); 6] = [
-    (1, include_str!("../migrations/0001_feeds.sql")),
-    (
+pub const MIGRATIONS: &[MigrationStep] = &[
+    step(1, include_str!("../migrations/0001_feeds.sql")),
+    step(
         2,
         concat!(
             include_str!("../migrations/0002_ulid_locks.sql"),
@@ -17,11 +20,20 @@ const MIGRATIONS: [(i32, &str); 6] = [
             include_str!("../migrations/0002_ulids.sql")
         ),
     ),
-    (3, include_str!("../migrations/0003_events.sql")),
-    (4, include_str!("../migrations/0004_watches.sql")),
-    (5, include_str!("../migrations/0005_access.sql")),
-    (6, include_str!("../migrations/0006_clean_up.sql")),
+    step(3, include_str!("../migrations/0003_events.sql")),
+    step(4, include_str!("../migrations/0004_watches.sql")),
+    step(5, include_str!("../migrations/0005_access.sql")),
+    step(6, include_str!("../migrations/0006_clean_up.sql")),
 ];
+
+const fn step(version: i32, sql: &'static str) -> MigrationStep {
+    MigrationStep { version, sql }
+}
+
+/// The step with the note that it was applied.
+fn recorded(step: &MigrationStep) -> String {
+    step.recorded_in("changefeed.schema_version") + "GO\n"
+}
 
 /// Keeps migrations apart, until the transaction ends. Locks of Babelfish are those of the server, so
 /// the name is told apart by the database.
@@ -32,7 +44,7 @@ const LOCK: &str = "declare @result int, @lock nvarchar(255) = concat(N'changefe
 
 /// The SQL that installs everything into an empty database, for people who run it themselves.
 pub fn migration_script() -> String {
-    let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, sql)| *sql).collect();
+    let steps: Vec<String> = MIGRATIONS.iter().map(recorded).collect();
     format!(
         "-- Run this with sqlcmd -b -I, or with any tool that stops at the first error.\n\
          set xact_abort on;\nset quoted_identifier on;\nset ansi_nulls on;\nGO\n\
@@ -43,19 +55,16 @@ pub fn migration_script() -> String {
 
 pub(crate) async fn installed(connection: &mut Connection) -> Result<SchemaState> {
     let row = connection
-        .one(
-            "select object_id(N'changefeed.schema_version'), \
-             convert(bit, case when schema_id(N'changefeed') is not null \
-               and has_perms_by_name(N'changefeed', N'SCHEMA', N'SELECT') = 0 then 1 else 0 end), \
-             convert(nvarchar(128), user_name())",
-            &[],
-        )
+        .one(include_str!("sql/installed.sql"), &[])
         .await?;
-    if row.get::<i32, _>(0).is_none() {
-        if row.get::<bool, _>(1) != Some(true) {
-            return Ok(SchemaState::Missing);
+    if row.maybe::<i32>(0)?.is_none() {
+        if !row.says(1)? {
+            return match row.says(3)? {
+                true => Err(not_ours(row.take(4)?, row.says(5)?)),
+                false => Ok(SchemaState::Missing),
+            };
         }
-        let user = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+        let user = quote::identifier(row.take::<&str>(2)?);
         return Err(Error::new(
             Kind::Permission,
             "there is a schema changefeed in this database, and this user may see nothing of it",
@@ -64,13 +73,15 @@ pub(crate) async fn installed(connection: &mut Connection) -> Result<SchemaState
             "alter role changefeed_admin add member {user}; or changefeed_reader, or changefeed_writer"
         )));
     }
-    let row = connection
-        .one(
-            "select convert(int, coalesce(max(version), 0)) from changefeed.schema_version",
+    let rows = connection
+        .query(
+            "select version, checksum from changefeed.schema_version",
             &[],
         )
         .await?;
-    Ok(SchemaState::At(row.get(0).unwrap_or(0)))
+    let applied = rows.iter().map(|row| Ok((row.take(0)?, row.text(1)?)));
+    let applied = applied.collect::<Result<Vec<(i32, String)>>>()?;
+    Ok(SchemaState::of(&applied, MIGRATIONS))
 }
 
 impl Session {
@@ -85,12 +96,12 @@ impl Session {
         connection.batch(LOCK).await?;
         let pending = installed(connection).await?.pending()?;
         let from = pending.start() - 1;
-        for (version, sql) in MIGRATIONS {
-            if pending.contains(&version) {
+        for step in MIGRATIONS {
+            if pending.contains(&step.version) {
                 connection
-                    .script(sql)
+                    .script(&recorded(step))
                     .await
-                    .map_err(|error| explain(version, error))?;
+                    .map_err(|error| explain(step.version, error))?;
             }
         }
         connection.commit().await?;
@@ -102,7 +113,7 @@ impl Session {
 
     pub(crate) async fn uninstall(&mut self) -> Result<()> {
         let connection = &mut *self.connection;
-        // Who may see nothing must not believe that there is nothing.
+        // A user that may see nothing must not conclude that nothing is there.
         installed(connection).await?;
         connection.begin().await?;
         connection.batch(LOCK).await?;
@@ -110,21 +121,17 @@ impl Session {
             .query(include_str!("sql/foreign_tables.sql"), &[])
             .await?
             .iter()
-            .filter_map(|row| row.get::<&str, _>(0).map(str::to_owned))
-            .collect();
+            .map(|row| row.text(0))
+            .collect::<Result<_>>()?;
         if !foreign.is_empty() {
-            return Err(Error::invalid(format!(
-                "the schema changefeed also holds tables that are not ours: {}",
-                foreign.join(", ")
-            ))
-            .advise("move them to another schema"));
+            return Err(words::foreign_tables(&foreign).advise("move them to another schema"));
         }
         // One statement after the other: what refers to something goes before it.
         for row in connection
             .query(include_str!("sql/uninstall.sql"), &[])
             .await?
         {
-            if let Some(drop) = row.get::<&str, _>(0) {
+            if let Some(drop) = row.maybe::<&str>(0)? {
                 connection.batch(drop).await?;
             }
         }
@@ -137,6 +144,28 @@ impl Session {
         let schema = installed(connection).await?;
         surroundings::look(connection, schema).await
     }
+}
+
+/// A schema of our name that we have not made: how many things are in it, and whether they are those of the
+/// library that this program comes from.
+fn not_ours(things: i32, of_ancestor: bool) -> Error {
+    let (message, advice) = match (things, of_ancestor) {
+        (0, _) => (
+            "there is an empty schema changefeed in this database, and migrate makes its own",
+            "drop schema changefeed; and run migrate again",
+        ),
+        (_, true) => (
+            "the schema changefeed in this database is that of mssql-changefeed, the library that this program \
+             comes from: its tables have the same names, and nothing was changed",
+            "docs/sqlserver.md tells under 'Coming from mssql-changefeed' how its feeds move over with their numbers",
+        ),
+        _ => (
+            "there is a schema changefeed in this database that this program has not made",
+            "use another database, or move what is in that schema to another one: alter schema OTHER transfer \
+             changefeed.NAME",
+        ),
+    };
+    Error::invalid(message).advise(advice)
 }
 
 fn explain(version: i32, error: Error) -> Error {
@@ -165,7 +194,18 @@ mod tests {
             .collect()
     }
 
-    /// By a part of its key, whoever writes its own row waits for that of a dead holder.
+    #[test]
+    fn a_schema_of_somebody_else_is_named() {
+        assert!(not_ours(0, false).message().contains("empty schema"));
+        assert!(not_ours(9, false).advice().unwrap().contains("transfer"));
+        let ancestor = not_ours(9, true);
+        assert!(ancestor.message().contains("mssql-changefeed"));
+        // The advice leads somewhere.
+        let guide = include_str!("../../../docs/sqlserver.md");
+        assert!(guide.contains("\n## Coming from mssql-changefeed\n"));
+    }
+
+    /// By a part of its key, a holder that writes its own row would wait for that of a dead one.
     #[test]
     fn the_row_of_a_ulid_transaction_is_written_by_its_whole_key() {
         let script = include_str!("../migrations/0002_ulids.sql");
@@ -182,11 +222,12 @@ mod tests {
         }
     }
 
-    /// Whoever may alter a procedure of ours may read what its owner may.
+    /// A user that may alter a procedure of ours may read what its owner may.
     #[test]
     fn no_role_may_alter_anything() {
-        for (_, script) in MIGRATIONS {
-            let grants: Vec<&str> = script
+        for step in MIGRATIONS {
+            let grants: Vec<&str> = step
+                .sql
                 .lines()
                 .filter(|line| line.trim_start().starts_with("grant "))
                 .collect();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use changefeed_core::{
-    Connections, Error, Kind, PageJoins, Result, Sightings, WakeHub, WatchPlace, require_current,
+    Connections, PageJoins, Result, Sightings, WakeHub, WatchPlace, require_current, words,
 };
 
 use crate::connect::Target;
@@ -167,11 +167,7 @@ async fn lend<T>(
     act: impl AsyncFnOnce(&mut Session) -> Result<T>,
 ) -> Result<T> {
     if IN_A_CALL.try_with(|()| ()).is_ok() {
-        return Err(Error::new(
-            Kind::Database,
-            "a call of the store asked for a second connection",
-        )
-        .advise("this is a defect of changefeed; please report it"));
+        return Err(words::second_connection());
     }
     let mut session = Session {
         connection: connection::get(pool).await?,
@@ -183,13 +179,7 @@ async fn lend<T>(
         Err(_) => {
             tracing::warn!(after = ?limit.0, "the database does not answer; the connection is closed");
             session.connection.close();
-            Err(Error::new(
-                Kind::Unavailable,
-                format!("the database did not answer within {:?}", limit.0),
-            )
-            .advise(
-                "look at sys.dm_exec_requests for what it is doing; it is not known whether this was done",
-            ))
+            Err(words::no_answer(limit.0, "sys.dm_exec_requests"))
         }
     }
 }
@@ -198,6 +188,7 @@ async fn lend<T>(
 mod tests {
     use std::time::Instant;
 
+    use changefeed_core::Kind;
     use tokio::net::TcpListener;
 
     use super::*;

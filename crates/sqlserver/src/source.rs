@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use changefeed_core::{
-    Error, Feed, FeedId, PageJoin, PageJoins, PageRows, Result, Source, TableName,
+    Error, Feed, FeedId, Kind, PageJoin, PageJoins, PageRows, Result, Source, TableName, words,
 };
 
 use crate::connection::Connection;
+use crate::row::{Cells, first};
 use crate::{event_feeds, json, quote};
 
 /// A column of a table.
@@ -27,6 +28,23 @@ pub(crate) struct Column {
 }
 
 impl Column {
+    /// Whether its values are numbers in JSON.
+    pub(crate) fn is_number(&self) -> bool {
+        matches!(
+            self.base_type.as_str(),
+            "tinyint"
+                | "smallint"
+                | "int"
+                | "bigint"
+                | "decimal"
+                | "numeric"
+                | "money"
+                | "smallmoney"
+                | "float"
+                | "real"
+        )
+    }
+
     /// A column of a type without a length, for tests and checks.
     pub(crate) fn plain(name: &str, base_type: &str) -> Self {
         Column {
@@ -90,7 +108,7 @@ impl Table {
                 &[&name.name, &name.schema.as_deref().unwrap_or_default()],
             )
             .await?;
-        match rows.first().and_then(|row| row.get::<i32, _>(0)) {
+        match first::<i32>(&rows, 0)? {
             Some(id) => Table::load(connection, id)
                 .await?
                 .ok_or_else(|| missing(name)),
@@ -103,31 +121,30 @@ impl Table {
         let rows = connection
             .query(include_str!("sql/columns.sql"), &[&id])
             .await?;
-        let Some(first) = rows.first() else {
+        let Some(head) = rows.first() else {
             return Ok(None);
         };
-        let text =
-            |row: &tiberius::Row, at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
-        let name = TableName::qualified(text(first, 0), text(first, 1));
-        let kind = text(first, 2).trim().to_owned();
-        let owner = |at: usize| first.get::<&str, _>(at).map(str::to_owned);
-        let owners = owner(12).zip(owner(13));
+        let name = TableName::qualified(head.text(0)?, head.text(1)?);
+        let kind = head.take::<&str>(2)?.trim().to_owned();
+        let owners = head.maybe_text(12)?.zip(head.maybe_text(13)?);
         let mut key = Vec::new();
         let mut columns = Vec::new();
         for row in &rows {
-            let base_type = text(row, 4);
-            let [length, precision, scale] =
-                [5, 6, 7].map(|at| row.get::<i32, _>(at).unwrap_or_default());
+            // A type that this user may not see has no name.
+            let base_type = row.maybe_text(4)?.unwrap_or_default();
+            let length = row.take(5)?;
+            let precision = row.maybe(6)?.unwrap_or_default();
+            let scale = row.maybe(7)?.unwrap_or_default();
             let column = Column {
-                name: text(row, 3),
+                name: row.text(3)?,
                 type_sql: type_sql(&base_type, length, precision, scale),
                 base_type,
-                collation: row.get::<&str, _>(11).map(str::to_owned),
+                collation: row.maybe_text(11)?,
                 bytes: length,
-                place: row.get(8).unwrap_or_default(),
-                nullable: row.get::<bool, _>(9) == Some(true),
+                place: row.take(8)?,
+                nullable: row.says(9)?,
             };
-            if let Some(place) = row.get::<i32, _>(10) {
+            if let Some(place) = row.maybe::<i32>(10)? {
                 key.push((place, column.clone()));
             }
             columns.push(column);
@@ -144,6 +161,51 @@ impl Table {
         }))
     }
 
+    /// The primary key as it is stored with a feed.
+    pub(crate) fn key_numbers(&self) -> String {
+        let places: Vec<String> = self.key.iter().map(|c| c.place.to_string()).collect();
+        places.join(",")
+    }
+
+    /// Makes those columns its key by which a feed knows its rows, whatever the primary key is by now.
+    /// Returns why they do not tell rows apart any more, and fails if one of them is gone.
+    pub(crate) fn known_by(&mut self, numbers: &str) -> Result<Option<Error>> {
+        let wanted: Vec<i32> = numbers.split(',').filter_map(|n| n.parse().ok()).collect();
+        let column = |place: &i32| self.columns.iter().find(|c| c.place == *place);
+        let known: Vec<Column> = wanted.iter().filter_map(column).cloned().collect();
+        let again = "drop the feed and make it again: its key is another one now";
+        if known.len() < wanted.len() {
+            return Err(Error::new(
+                Kind::Unsupported,
+                format!(
+                    "a column of {} was dropped that the feed knows its rows by",
+                    self.name
+                ),
+            )
+            .advise(again));
+        }
+        let now = std::mem::replace(&mut self.key, known);
+        if now.len() == self.key.len() && now.iter().all(|c| wanted.contains(&c.place)) {
+            return Ok(None);
+        }
+        let names = |key: &[Column]| {
+            let names: Vec<&str> = key.iter().map(|c| c.name.as_str()).collect();
+            names.join(", ")
+        };
+        Ok(Some(
+            Error::new(
+                Kind::Unsupported,
+                format!(
+                    "the primary key of {} is ({}) now, but the feed knows its rows by ({})",
+                    self.name,
+                    names(&now),
+                    names(&self.key)
+                ),
+            )
+            .advise(again),
+        ))
+    }
+
     /// A column, or an error that names the columns there are. Names are compared as most
     /// databases are set up to, without regard to case, if no column is spelt exactly so.
     pub(crate) fn column(&self, name: &str) -> Result<&Column> {
@@ -155,8 +217,7 @@ impl Table {
         };
         exact.or_else(alike).ok_or_else(|| {
             let known: Vec<&str> = self.columns.iter().map(|c| c.name.as_str()).collect();
-            Error::not_found(format!("table {} has no column '{name}'", self.name))
-                .advise(format!("its columns are {}", known.join(", ")))
+            words::no_column(&self.name, name, &known)
         })
     }
 
@@ -182,6 +243,23 @@ impl Table {
             })
             .collect();
         parts.join(" and ")
+    }
+
+    /// The same, where `a` and `A` are two keys, whatever the columns' collations: so they are to a reader.
+    pub(crate) fn exactly_same_key(&self, a: &str, b: &str) -> String {
+        let mut all = self.same_key(a, b);
+        for column in self.key.iter().filter(|c| c.collation.is_some()) {
+            let name = quote::identifier(&column.name);
+            let exact = |alias: &str| {
+                format!("convert(nvarchar(4000), {alias}.{name}) collate Latin1_General_BIN2")
+            };
+            all.push_str(&format!(
+                " and {} = {} and datalength({a}.{name}) = datalength({b}.{name})",
+                exact(a),
+                exact(b)
+            ));
+        }
+        all
     }
 
     /// The key of a row as a JSON array of texts.
@@ -237,7 +315,7 @@ fn type_sql(base: &str, length: i32, precision: i32, scale: i32) -> String {
 }
 
 fn missing(name: &TableName) -> Error {
-    Error::not_found(format!("there is no table {name}")).advise(
+    words::no_table(name).advise(
         "write it as in SQL, with its schema if it is not in the user's default schema; a table \
          that the user may not see is not there for us either",
     )
@@ -250,29 +328,37 @@ pub(crate) struct StoredSource {
     pub(crate) change_id_column: Option<String>,
     pub(crate) shard_by: Option<String>,
     pub(crate) shards: i16,
+    pub(crate) images: bool,
+    pub(crate) key_columns: Option<String>,
 }
 
 impl StoredSource {
     pub(crate) async fn load(connection: &mut Connection, feed: FeedId) -> Result<Option<Self>> {
         let rows = connection
             .query(
-                "select convert(nvarchar(10), kind), table_id, change_id_column, shard_by, shards \
+                "select convert(nvarchar(10), kind), table_id, change_id_column, shard_by, shards, images, \
+                   convert(nvarchar(200), key_columns) \
                  from changefeed.feed_source where feed_id = @P1 and table_id is not null",
                 &[&feed.0],
             )
             .await?;
-        Ok(rows.first().map(|row| StoredSource {
-            captured: row.get::<&str, _>(0) == Some("captured"),
-            table_id: row.get(1).unwrap_or_default(),
-            change_id_column: row.get::<&str, _>(2).map(str::to_owned),
-            shard_by: row.get::<&str, _>(3).map(str::to_owned),
-            shards: row.get(4).unwrap_or(1),
-        }))
+        let source = |row: &tiberius::Row| {
+            Ok(StoredSource {
+                captured: row.maybe::<&str>(0)? == Some("captured"),
+                table_id: row.take(1)?,
+                change_id_column: row.maybe_text(2)?,
+                shard_by: row.maybe_text(3)?,
+                shards: row.maybe(4)?.unwrap_or(1),
+                images: row.says(5)?,
+                key_columns: row.maybe_text(6)?,
+            })
+        };
+        rows.first().map(source).transpose()
     }
 
-    /// The table, or an error that says that it was dropped.
+    /// The table, or an error that says that it was dropped, or that its rows have got another key.
     pub(crate) async fn table(&self, connection: &mut Connection, feed: &Feed) -> Result<Table> {
-        Table::load(connection, self.table_id)
+        let mut table = Table::load(connection, self.table_id)
             .await?
             .ok_or_else(|| {
                 Error::not_found(format!(
@@ -284,7 +370,12 @@ impl StoredSource {
                      the feed",
                     feed.name
                 ))
-            })
+            })?;
+        let lost = self.key_columns.as_deref().map(|key| table.known_by(key));
+        match lost.transpose()?.flatten() {
+            Some(lost) => Err(lost),
+            None => Ok(table),
+        }
     }
 }
 
@@ -304,46 +395,46 @@ async fn build(connection: &mut Connection, feed: &Feed) -> Result<PageJoin> {
     if feed.source == Some(Source::Events) {
         let (row, join) = event_feeds::page();
         return Ok(PageJoin {
-            sql: page(&row, &["op", "old", "new"], join),
+            sql: page(&row, &["op", "old", "new"], join)?,
             rows: PageRows::Events,
         });
     }
     let Some(source) = StoredSource::load(connection, feed.id).await? else {
         return Ok(PageJoin {
-            sql: page("", &[], ""),
+            sql: page("", &[], "")?,
             rows: PageRows::None,
         });
     };
     let table = source.table(connection, feed).await?;
-    let rows = match &source.change_id_column {
-        Some(column) if !source.captured => joined(&table, column),
-        _ => captured(&table),
+    let (sql, rows) = match &source.change_id_column {
+        Some(column) if !source.captured => (joined(&table, column)?, PageRows::Current),
+        _ => (captured(&table)?, PageRows::Captured),
     };
-    Ok(PageJoin {
-        sql: rows,
-        rows: PageRows::Current,
-    })
+    Ok(PageJoin { sql, rows })
 }
 
 /// The rows of a table whose changes our trigger publishes. Row by row, by their keys: a join that reads
-/// a whole table would wait for its writers.
-pub(crate) fn captured(table: &Table) -> String {
+/// a whole table would wait for its writers. After a delete, a row that has this key is another one.
+pub(crate) fn captured(table: &Table) -> Result<String> {
     let row = format!(
-        ", (select top (1) {} from {} t with (forceseek) where {}) as [new]",
+        ", r.op, {} as [key], convert(int, case when r.[old] is null and r.[new] is null then 0 else 1 end) as images, \
+         r.[old], case when r.[new] is not null then r.[new] when r.op <> 'D' and r.[old] is null then \
+         (select top (1) {} from {} t with (forceseek) where {}) end as [new]",
+        json::object_of_texts(&table.key, "r.[key]"),
         table.row_json("t"),
         table.sql,
         table.key_equals("t", "r.[key]")
     );
     page(
         &row,
-        &["new"],
+        &["op", "key", "images", "old", "new"],
         "left join changefeed.change_row r with (forceseek) \
          on r.change_id = p.change_id and r.feed_id = @feed_id",
     )
 }
 
 /// The rows of a table that holds the ids of its changes itself.
-pub(crate) fn joined(table: &Table, column: &str) -> String {
+pub(crate) fn joined(table: &Table, column: &str) -> Result<String> {
     let row = format!(
         ", (select top (1) {} from {} t where t.{} = p.change_id) as [new]",
         table.row_json("t"),
@@ -354,12 +445,12 @@ pub(crate) fn joined(table: &Table, column: &str) -> String {
 }
 
 /// A page that has these columns beside its numbers.
-fn page(row: &str, names: &[&str], join: &str) -> String {
+fn page(row: &str, names: &[&str], join: &str) -> Result<String> {
     let named: Vec<String> = names
         .iter()
         .map(|name| format!(", q.{}", quote::identifier(name)))
         .collect();
-    let bytes: Vec<String> = ["old", "new"]
+    let bytes: Vec<String> = ["key", "old", "new"]
         .iter()
         .filter(|name| names.contains(name))
         .map(|name| format!("isnull(datalength(f.{}), 0) / 2", quote::identifier(name)))
@@ -377,4 +468,37 @@ fn page(row: &str, names: &[&str], join: &str) -> String {
             ("join", join),
         ],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_feed_knows_rows_by_the_columns_it_was_made_with() {
+        let column = |name: &str, place| Column {
+            place,
+            ..Column::plain(name, "int")
+        };
+        let table = |key: &[Column], columns: &[Column]| Table {
+            id: 1,
+            sql: String::new(),
+            name: TableName::unqualified("t"),
+            kind: "U".to_owned(),
+            owners: None,
+            key: key.to_vec(),
+            columns: columns.to_vec(),
+        };
+        let (a, b, c) = (column("a", 1), column("b", 2), column("c", 4));
+        let all = [a.clone(), b.clone(), c.clone()];
+        let mut same = table(&[c.clone(), a.clone()], &all);
+        assert_eq!(same.key_numbers(), "4,1");
+        assert!(same.known_by("1,4").unwrap().is_none());
+        assert_eq!(same.key, [a.clone(), c.clone()]);
+        let mut moved = table(&[b], &all);
+        let why = moved.known_by("1").unwrap().unwrap();
+        assert!(why.message().contains("(b) now"), "{why:?}");
+        assert_eq!(moved.key_numbers(), "1");
+        assert!(table(&[a], &all).known_by("1,3").is_err());
+    }
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use changefeed_core::{
     AccessStore, AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
-    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
+    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect, Erased,
     EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished,
-    Fold, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
-    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result,
+    Incarnation, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
+    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, Retention,
     SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
     SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
     UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
@@ -17,6 +17,7 @@ use changefeed_core::{
 use serde_json::value::RawValue;
 
 use crate::SqlServerStore;
+use crate::filter::DIALECT;
 use crate::session::{Limit, Session};
 
 impl SqlServerStore {
@@ -64,12 +65,7 @@ impl SchemaStore for SqlServerStore {
 #[async_trait]
 impl FeedStore for SqlServerStore {
     fn dialect(&self) -> Dialect {
-        Dialect {
-            fold: Fold::Keep,
-            backslashes: false,
-            // Our own parser of conditions knows it, whatever the server knows.
-            distinct_from: true,
-        }
+        DIALECT
     }
 
     async fn create_feed(&self, new: &NewFeed) -> Result<Feed> {
@@ -103,9 +99,23 @@ impl FeedStore for SqlServerStore {
             .await
     }
 
-    async fn trim(&self, feed: &Feed, age: Duration, batch: usize) -> Result<Trimmed> {
-        self.call(Limit::LONG, async |s| s.trim(feed, age, batch).await)
+    async fn trim(&self, feed: &Feed, retention: Retention, batch: usize) -> Result<Trimmed> {
+        self.call(Limit::LONG, async |s| s.trim(feed, retention, batch).await)
             .await
+    }
+
+    async fn erase(&self, table: &TableName, key: &[(String, String)]) -> Result<Erased> {
+        self.call(Limit::ADMIN, async |s| s.erase(table, key).await)
+            .await
+    }
+
+    async fn incarnation(&self) -> Result<Incarnation> {
+        self.call(Limit::BRIEF, async |s| s.incarnation().await)
+            .await
+    }
+
+    async fn recover(&self) -> Result<Incarnation> {
+        self.call(Limit::ADMIN, async |s| s.recover().await).await
     }
 }
 

@@ -9,6 +9,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::platform::Platform;
 use crate::quote;
+use crate::row::Cells;
 
 /// The oldest server and the oldest behaviour that our T-SQL runs on: SQL Server 2017, and a level
 /// that has `openjson`.
@@ -35,31 +36,27 @@ pub(crate) async fn look(connection: &mut Connection, schema: SchemaState) -> Re
     let asked = SystemTime::now();
     let row = connection.one(include_str!("sql/server.sql"), &[]).await?;
     let answered = SystemTime::now();
-    let server = Server::read(&row);
+    let server = Server::read(&row)?;
     let mut findings = server.findings(platform);
-    findings.push(Finding::of_clock(
-        asked,
-        answered,
-        row.get::<i64, _>(8).unwrap_or_default(),
-    ));
+    findings.push(Finding::of_clock(asked, answered, row.take::<i64>(8)?));
     findings.extend(match schema {
         SchemaState::Missing => {
             let rights = connection
                 .one(include_str!("sql/rights_to_install.sql"), &[])
                 .await?;
-            may_install(&server.user, &denied(&rights, &CREATES))
+            may_install(&server.user, &denied(&rights, &CREATES)?)
         }
-        SchemaState::At(_) => {
+        SchemaState::At(_) | SchemaState::Changed(_) => {
             let rights = connection.one(include_str!("sql/rights.sql"), &[]).await?;
-            let denied = match rights.get::<i32, _>(7) {
+            let denied = match rights.maybe::<i32>(7)? {
                 Some(1) => Vec::new(),
-                _ => denied(&rights, &USES),
+                _ => denied(&rights, &USES)?,
             };
             Some(may_work(
                 &server.user,
                 &denied,
-                rights.get::<i32, _>(5) == Some(1),
-                rights.get::<i32, _>(6) == Some(1),
+                rights.maybe::<i32>(5)? == Some(1),
+                rights.maybe::<i32>(6)? == Some(1),
             ))
         }
     });
@@ -67,12 +64,14 @@ pub(crate) async fn look(connection: &mut Connection, schema: SchemaState) -> Re
 }
 
 /// The rights that the server says this user does not have.
-fn denied(row: &Row, rights: &[&'static str]) -> Vec<&'static str> {
-    let missing = |place: &usize| row.get::<i32, _>(*place) == Some(0);
-    (0..rights.len())
-        .filter(missing)
-        .map(|place| rights[place])
-        .collect()
+fn denied(row: &Row, rights: &[&'static str]) -> Result<Vec<&'static str>> {
+    let mut denied = Vec::new();
+    for (place, right) in rights.iter().enumerate() {
+        if row.maybe::<i32>(place)? == Some(0) {
+            denied.push(*right);
+        }
+    }
+    Ok(denied)
 }
 
 /// What the server says about itself.
@@ -91,20 +90,21 @@ struct Server {
 }
 
 impl Server {
-    fn read(row: &Row) -> Self {
-        let number = |place: usize| row.get::<i32, _>(place).unwrap_or_default();
-        let text = |place: usize| row.get::<&str, _>(place).unwrap_or_default().to_owned();
-        Server {
-            version: text(0),
-            edition: number(1),
-            compatibility: number(2),
-            versioned: number(3) == 1,
-            snapshots: number(4) == 1,
-            tracking: number(5) == 1,
-            database: text(6),
-            user: text(7),
-            delayed_durability: number(9),
-        }
+    fn read(row: &Row) -> Result<Self> {
+        // What the server does not tell, it does not have.
+        let number = |place: usize| Ok(row.maybe::<i32>(place)?.unwrap_or_default());
+        let text = |place: usize| Ok(row.maybe_text(place)?.unwrap_or_default());
+        Ok(Server {
+            version: text(0)?,
+            edition: number(1)?,
+            compatibility: number(2)?,
+            versioned: number(3)? == 1,
+            snapshots: number(4)? == 1,
+            tracking: number(5)? == 1,
+            database: text(6)?,
+            user: text(7)?,
+            delayed_durability: number(9)?,
+        })
     }
 
     fn findings(&self, platform: Platform) -> Vec<Finding> {
@@ -124,11 +124,13 @@ impl Server {
             );
         }
         if !self.versioned {
+            let ids = match self.snapshots {
+                true => "",
+                false => ", and change ids must come from changefeed.change_id",
+            };
             add(
                 Severity::Warning,
-                "READ_COMMITTED_SNAPSHOT is off: readers wait for writers, and change ids must \
-                 come from changefeed.change_id"
-                    .to_owned(),
+                format!("READ_COMMITTED_SNAPSHOT is off: readers wait for writers{ids}"),
                 format!("{alter} set read_committed_snapshot on with rollback after 10 seconds"),
             );
         }
@@ -136,7 +138,7 @@ impl Server {
             add(
                 Severity::Note,
                 "ALLOW_SNAPSHOT_ISOLATION is off: transactions at the level SNAPSHOT are refused \
-                 by the server"
+                 by the server, our sweeps' among them"
                     .to_owned(),
                 format!("{alter} set allow_snapshot_isolation on"),
             );
@@ -291,7 +293,7 @@ mod tests {
         for finding in &findings[1..] {
             let advice = finding.advice.as_deref().unwrap();
             assert!(
-                advice.starts_with("alter database \"shop \"\"2\"\"\" set "),
+                advice.starts_with("alter database [shop \"2\"] set "),
                 "{advice}"
             );
         }
@@ -302,13 +304,13 @@ mod tests {
         assert_eq!(may_work("a", &[], true, true).severity, Severity::Ok);
         let reader = may_work("a b", &["INSERT", "EXECUTE"], true, false);
         assert_eq!(reader.severity, Severity::Warning);
-        assert!(reader.advice.unwrap().ends_with("add member \"a b\""));
+        assert!(reader.advice.unwrap().ends_with("add member [a b]"));
         assert_eq!(
             may_work("a", &USES, false, false).severity,
             Severity::Problem
         );
         assert_eq!(may_install("a", &[]), None);
         let advice = may_install("a", &["CREATE ROLE"]).unwrap().advice.unwrap();
-        assert!(advice.starts_with("grant create role to \"a\""));
+        assert!(advice.starts_with("grant create role to [a]"));
     }
 }

@@ -3,6 +3,7 @@
 
 use changefeed_core::{FeedId, Result, ShardId, SweepGroup, SweepReport, SweptShard};
 
+use crate::row::Cells;
 use crate::session::Session;
 
 impl Session {
@@ -14,10 +15,7 @@ impl Session {
                 &[],
             )
             .await?;
-        Ok(rows
-            .iter()
-            .filter_map(|row| row.get(0).map(SweepGroup))
-            .collect())
+        rows.iter().map(|row| row.take(0).map(SweepGroup)).collect()
     }
 
     pub(crate) async fn sweep(&mut self, group: SweepGroup) -> Result<SweepReport> {
@@ -27,13 +25,15 @@ impl Session {
             .await?;
         let shards = rows
             .iter()
-            .map(|row| SweptShard {
-                feed_id: FeedId(row.get(0).unwrap_or_default()),
-                shard: ShardId(row.get(1).unwrap_or_default()),
-                change_count: row.get(2).unwrap_or_default(),
-                lag_milliseconds: row.get(3).unwrap_or_default(),
+            .map(|row| {
+                Ok(SweptShard {
+                    feed_id: FeedId(row.take(0)?),
+                    shard: ShardId(row.take(1)?),
+                    change_count: row.take(2)?,
+                    lag_milliseconds: row.maybe(3)?.unwrap_or_default(),
+                })
             })
-            .collect();
+            .collect::<Result<_>>()?;
         Ok(SweepReport { shards })
     }
 }

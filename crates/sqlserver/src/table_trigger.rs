@@ -6,11 +6,12 @@
 
 use std::fmt::Display;
 
-use changefeed_core::{Error, Kind, Result};
+use changefeed_core::{Error, Kind, Result, words};
 
 use crate::connection::Connection;
 use crate::platform::Platform;
 use crate::quote;
+use crate::row::{self, Cells};
 use crate::source::Table;
 
 /// How long to wait for writers to finish before a trigger is created on their table, in
@@ -98,7 +99,16 @@ impl There {
         let found = connection
             .query(include_str!("sql/table_trigger.sql"), &[&table_id, &name])
             .await?;
-        if found.iter().any(|row| row.get::<bool, _>(1) == Some(true)) {
+        let mut removal = Vec::new();
+        let mut hidden = false;
+        for row in &found {
+            hidden |= row.says(1)?;
+            if let Some(schema) = row.maybe::<&str>(0)? {
+                let (schema, name) = (quote::identifier(schema), quote::identifier(name));
+                removal.push(format!("drop trigger {schema}.{name}"));
+            }
+        }
+        if hidden {
             return Err(Error::new(
                 Kind::Permission,
                 format!("the database user may not see whether there is a trigger {name}"),
@@ -108,23 +118,17 @@ impl There {
                  VIEW DEFINITION on the database",
             ));
         }
-        let table = found.first().and_then(|row| row.get::<&str, _>(2));
-        let schemas = found.iter().filter_map(|row| row.get::<&str, _>(0));
+        let table = row::first::<&str>(&found, 2)?;
         Ok(There {
             table: table.unwrap_or("its table").to_owned(),
-            removal: schemas
-                .map(|schema| {
-                    let (schema, name) = (quote::identifier(schema), quote::identifier(name));
-                    format!("drop trigger {schema}.{name}")
-                })
-                .collect(),
+            removal,
         })
     }
 }
 
 /// A trigger of the application's that changes the same row must come after ours, or the log
-/// would tell the second change before the first. There can be one first trigger: if the
-/// application has chosen its own, that is so.
+/// would tell the second change before the first. A table can have one first trigger: if the
+/// application has chosen its own, ours comes later.
 fn first(table: &Table, name: &str, operation: &str) -> String {
     let schema = table.name.schema.as_deref().unwrap_or("dbo");
     let name = format!("[{}].[{name}]", schema.replace(']', "]]"));
@@ -167,17 +171,12 @@ pub(crate) async fn give_up(connection: &mut Connection) {
     }
 }
 
-/// Says which table was waited for in vain, where that was not said yet.
+/// Adds the table whose lock was not granted to an error, unless it names one.
 pub(crate) fn in_use(error: Error, table: &dyn Display) -> Error {
     if error.kind() != Kind::Busy || error.advice().is_some() {
         return error;
     }
-    Error::new(
-        Kind::Busy,
-        format!("somebody has been writing to {table} for too long"),
-    )
-    .advise("try again when there are no long transactions on it")
-    .caused_by(error)
+    words::table_in_use(table).caused_by(error)
 }
 
 fn may_not_create(table: &Table, error: Error) -> Error {

@@ -1,9 +1,10 @@
 //! What a watched table gets: what notes changed keys, and where they wait.
 //! `migrations/0004_watches.sql` tells how it works.
 
-use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill};
+use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill, words};
 
 use crate::connection::Connection;
+use crate::row::Cells;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
 use crate::watch_key::{self, StoredKey, names, same};
@@ -47,17 +48,17 @@ impl Stored {
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        let key = serde_json::from_str(row.get::<&str, _>(2).unwrap_or("[]")).map_err(|e| {
+        let key = serde_json::from_str(row.maybe::<&str>(2)?.unwrap_or("[]")).map_err(|e| {
             Error::new(Kind::Database, "the key of a watched table makes no sense").caused_by(e)
         })?;
         Ok(Some(Stored {
-            generation: row.get(0).unwrap_or_default(),
-            way: match row.get::<bool, _>(1) {
+            generation: row.take(0)?,
+            way: match row.maybe::<bool>(1)? {
                 Some(true) => Way::Native,
                 _ => Way::Trigger,
             },
             key,
-            columns: row.get::<bool, _>(3) == Some(true),
+            columns: row.says(3)?,
         }))
     }
 }
@@ -94,17 +95,13 @@ impl Tracked {
         let stored = Stored::load(connection, table_id).await?;
         let stored = stored.ok_or_else(|| name.unknown())?;
         let table = Table::load(connection, table_id).await?;
-        let table = table.ok_or_else(|| dropped(name))?;
+        let table = table.ok_or_else(|| words::watch_table_dropped(name))?;
         let tracked = Tracked {
             columns: stored.columns,
             ..Tracked::of(table, stored.way)
         };
         if tracked.stored_key() != stored.key {
-            return Err(Error::not_found(format!(
-                "the primary key of {} was altered: our tables do not fit it any more",
-                tracked.table.name
-            ))
-            .advise("start the watch again: what can be kept is brought to the new key"));
+            return Err(words::watch_key_altered(&tracked.table.name));
         }
         Ok((tracked, stored))
     }
@@ -136,7 +133,7 @@ impl Tracked {
     }
 
     /// The table where the trigger notes changed keys.
-    pub(crate) fn log_sql(&self) -> String {
+    pub(crate) fn log_sql(&self) -> Result<String> {
         fill(
             include_str!("sql/watch_log.sql"),
             &[("log", &self.log()), ("columns", &self.columns_sql())],
@@ -144,7 +141,7 @@ impl Tracked {
     }
 
     /// A function's backlog.
-    pub(crate) fn leases_sql(&self, leases: &str) -> String {
+    pub(crate) fn leases_sql(&self, leases: &str) -> Result<String> {
         fill(
             include_str!("sql/watch_leases.sql"),
             &[
@@ -156,7 +153,7 @@ impl Tracked {
     }
 
     /// The trigger that notes changed keys.
-    pub(crate) fn trigger_sql(&self) -> String {
+    pub(crate) fn trigger_sql(&self) -> Result<String> {
         let schema = self.table.name.schema.as_deref().unwrap_or("dbo");
         fill(
             include_str!("sql/watch_trigger.sql"),
@@ -189,7 +186,7 @@ impl Tracked {
             connection,
             &self.table,
             &trigger_name(self.table.id),
-            &self.trigger_sql(),
+            &self.trigger_sql()?,
             &["INSERT", "UPDATE", "DELETE"],
             Patience::Person,
         )
@@ -214,7 +211,7 @@ pub(crate) async fn trigger_state(
             &[&trigger_name(table_id), &table_id],
         )
         .await?;
-    Ok(rows.first().map(|row| row.get::<bool, _>(0) == Some(true)))
+    rows.first().map(|row| row.says(0)).transpose()
 }
 
 pub(crate) async fn remove_trigger(connection: &mut Connection, table_id: i32) -> Result<()> {
@@ -231,14 +228,16 @@ pub(crate) async fn exists(connection: &mut Connection, name: &str) -> Result<bo
             &[&name],
         )
         .await?;
-    Ok(row.get::<bool, _>(0) == Some(true))
+    row.says(0)
 }
 
-/// The server's own table that it notes the changes of a table in, as SQL.
+/// The server's own table that it notes the changes of a table in (that is what 209 stands for), and the version
+/// that it began with, as SQL.
 pub(crate) fn tracked_in(table_id: i32) -> String {
     format!(
-        "(select max(i.object_id) from sys.internal_tables i \
-          where i.parent_id = {table_id} and i.internal_type_desc = N'CHANGE_TRACKING')"
+        "(select concat(i.object_id, '/', c.begin_version) from sys.internal_tables i, \
+          sys.change_tracking_tables c where i.parent_id = {table_id} and c.object_id = {table_id} \
+          and i.internal_type = 209)"
     )
 }
 
@@ -270,11 +269,11 @@ async fn native(connection: &mut Connection, table: &Table) -> Result<Way> {
             &[&table.id],
         )
         .await?;
-    if row.get::<bool, _>(0) != Some(true) {
+    if !row.says(0)? {
         return Ok(Way::Trigger);
     }
-    if row.get::<bool, _>(1) != Some(true) {
-        let database = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+    if !row.says(1)? {
+        let database = quote::identifier(row.take::<&str>(2)?);
         return Err(Error::invalid(format!(
             "change tracking is on for {}, but the database does not allow snapshot isolation, \
              without which changes of change tracking can be missed",
@@ -286,9 +285,4 @@ async fn native(connection: &mut Connection, table: &Table) -> Result<Way> {
         )));
     }
     Ok(Way::Native)
-}
-
-pub(crate) fn dropped(name: &WatchName) -> Error {
-    Error::not_found(format!("the table that watch '{name}' watches was dropped"))
-        .advise(format!("`changefeed watch drop {name}` removes the watch"))
 }

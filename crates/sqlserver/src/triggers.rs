@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    Backfill, Error, EventBits, EventId, EventTrigger, FeedId, Finding, Kind, Result, TableName,
-    TriggerDefinition, TriggerId, TriggerName, Uuid, crash_point,
+    EventBits, EventId, EventTrigger, FeedId, Finding, Result, TableName, TriggerDefinition,
+    TriggerId, TriggerName, Uuid, crash_point, words,
 };
 use serde_json::value::RawValue;
 use tiberius::Row;
@@ -12,6 +12,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan, trigger_name};
+use crate::row::{Cells, first};
 use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
@@ -76,7 +77,7 @@ impl Session {
         let name = &trigger.definition.name;
         match pause(connection, name, Some(trigger.id), reason).await? {
             true => Ok(()),
-            false => Err(gone(trigger)),
+            false => Err(words::trigger_gone(&trigger.definition.name)),
         }
     }
 
@@ -87,11 +88,7 @@ impl Session {
         key: Uuid,
     ) -> Result<EventId> {
         if !trigger.definition.capture.manual {
-            return Err(Error::invalid(format!(
-                "trigger '{}' does not allow events by hand",
-                trigger.definition.name
-            ))
-            .advise("create it with --manual, or replace it by one that has it"));
+            return Err(words::trigger_not_manual(&trigger.definition.name));
         }
         let connection = &mut *self.connection;
         connection.begin().await?;
@@ -103,10 +100,10 @@ impl Session {
             .await?;
         let Some(row) = rows.first() else {
             connection.rollback().await?;
-            return Err(gone(trigger));
+            return Err(words::trigger_gone(&trigger.definition.name));
         };
-        let change_id: i64 = row.get(0).unwrap_or_default();
-        if let Some(feed) = row.get::<i16, _>(2) {
+        let change_id: i64 = row.take(0)?;
+        if let Some(feed) = row.maybe::<i16>(2)? {
             // As a batch: see `Connection::call`.
             let publish = format!(
                 "insert into changefeed.change (feed_id, shard, change_id) \
@@ -115,16 +112,8 @@ impl Session {
             connection.batch(&publish).await?;
         }
         connection.commit().await?;
-        let bits = EventBits::new(row.get(1).unwrap_or_default());
+        let bits = EventBits::new(row.take(1)?);
         Ok(EventId::new(change_id, bits))
-    }
-
-    pub(crate) async fn backfill_trigger(
-        &mut self,
-        trigger: &EventTrigger,
-        batch: usize,
-    ) -> Result<Backfill> {
-        self.backfill_events(trigger, batch).await
     }
 
     pub(crate) async fn refresh_triggers(&mut self) -> Result<Vec<Finding>> {
@@ -144,7 +133,7 @@ impl Session {
 impl Session {
     /// Archives what was not delivered of triggers that were dropped: afterwards and in parts, because
     /// nobody can use the table while its trigger is dropped, and there may be millions. Who does not
-    /// come to an end here leaves the rest to whoever looks after triggers; nobody delivers it.
+    /// come to an end here leaves the rest to the next `refresh_triggers`; nobody delivers it.
     pub(crate) async fn archive_dropped(&mut self) {
         if let Err(error) = self.archive_all().await {
             tracing::warn!(%error, "events of a dropped trigger are not archived yet");
@@ -215,7 +204,7 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
         .await?;
     if there == 0 {
         connection.rollback().await?;
-        return Err(gone(trigger));
+        return Err(words::trigger_gone(&trigger.definition.name));
     }
     let captured = connection
         .query(
@@ -224,7 +213,7 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
             &[&trigger.id.0],
         )
         .await?;
-    if let Some(table_id) = captured.first().and_then(|row| row.get(0)) {
+    if let Some(table_id) = first(&captured, 0)? {
         let name = trigger_name(trigger.id);
         table_trigger::remove(connection, &name, table_id, Patience::Person).await?;
     }
@@ -237,7 +226,7 @@ pub(crate) async fn drop(connection: &mut Connection, trigger: &EventTrigger) ->
     Ok(())
 }
 
-/// Pauses the trigger of a name, or the one that has this number as well. Returns whether it is there.
+/// Pauses the trigger of a name, and of this number if one is given. Returns whether it exists.
 pub(crate) async fn pause(
     connection: &mut Connection,
     name: &TriggerName,
@@ -254,13 +243,6 @@ pub(crate) async fn pause(
         .execute(&sql, &[&name.as_str(), &id.map(|id| id.0)])
         .await?;
     Ok(found > 0)
-}
-
-pub(crate) fn gone(trigger: &EventTrigger) -> Error {
-    Error::not_found(format!(
-        "trigger '{}' is not there any more",
-        trigger.definition.name
-    ))
 }
 
 /// Writes the definition. Returns its number and whether it is paused.
@@ -307,18 +289,18 @@ async fn store(
             .await;
         return match inserted {
             Ok(rows) => {
-                let id = rows.first().and_then(|row| row.get(0)).unwrap_or_default();
+                let id = first(&rows, 0)?.unwrap_or_default();
                 Ok((TriggerId(id), None))
             }
-            Err(error) if is_duplicate(&error) => Err(taken(definition)),
+            Err(error) if is_duplicate(&error) => Err(words::trigger_name_taken(&definition.name)),
             Err(error) => Err(db(error)),
         };
     };
     if !replace {
-        return Err(taken(definition));
+        return Err(words::trigger_name_taken(&definition.name));
     }
-    let id = TriggerId(existing.get(0).unwrap_or_default());
-    if existing.get::<i32, _>(1) != Some(table.id) {
+    let id = TriggerId(existing.take(0)?);
+    if existing.maybe::<i32>(1)? != Some(table.id) {
         // The rows of another table.
         connection
             .execute(
@@ -334,12 +316,11 @@ async fn store(
             &[&id.0, &feed.map(|f| f.0)],
         )
         .await?;
-    Ok((id, existing.get::<&str, _>(2).map(str::to_owned)))
+    Ok((id, existing.maybe_text(2)?))
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String> {
-    serde_json::to_string(value)
-        .map_err(|e| Error::invalid("the definition cannot be stored").caused_by(e))
+    serde_json::to_string(value).map_err(|e| words::definition_unwritable().caused_by(e))
 }
 
 /// The place of every column, by which a renamed one is found again.
@@ -379,31 +360,17 @@ pub(crate) async fn rewrite(
     Ok(())
 }
 
-fn taken(definition: &TriggerDefinition) -> Error {
-    Error::new(
-        Kind::AlreadyExists,
-        format!("there is already a trigger '{}'", definition.name),
-    )
-    .advise("add --replace to change it; its events are kept")
-}
-
 /// A trigger of the table `event_trigger`, with the name its table has now.
 pub(crate) fn trigger(row: &Row) -> Result<EventTrigger> {
-    let text = row.get::<&str, _>(1).unwrap_or_default();
-    let mut definition: TriggerDefinition = serde_json::from_str(text).map_err(|e| {
-        Error::new(
-            Kind::Database,
-            "the definition of an event trigger cannot be read",
-        )
-        .advise("a newer program may have written it; use that one")
-        .caused_by(e)
-    })?;
-    if let (Some(schema), Some(name)) = (row.get::<&str, _>(3), row.get::<&str, _>(4)) {
+    let (id, text): (i32, &str) = (row.take(0)?, row.take(1)?);
+    let mut definition: TriggerDefinition = serde_json::from_str(text)
+        .map_err(|e| words::definition_unreadable(format_args!("trigger {id}")).caused_by(e))?;
+    if let (Some(schema), Some(name)) = (row.maybe::<&str>(3)?, row.maybe::<&str>(4)?) {
         definition.table = TableName::qualified(schema, name);
     }
     Ok(EventTrigger {
-        id: TriggerId(row.get(0).unwrap_or_default()),
+        id: TriggerId(id),
         definition,
-        paused: row.get::<&str, _>(2).map(str::to_owned),
+        paused: row.maybe_text(2)?,
     })
 }

@@ -2,9 +2,11 @@
 
 use changefeed_core::{
     After, Change, Cursor, Error, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
-    Source, SweepGroup, TableName, Ulid, Uuid, begin_ulid, fill, ulid_of_row,
+    Source, SweepGroup, TableName, Ulid, Uuid, begin_ulid, fill, ulid_of_row, words,
 };
 
+use crate::error::db;
+use crate::row::{Cells, first};
 use crate::session::Session;
 use crate::source::Table;
 use crate::{quote, read};
@@ -12,19 +14,18 @@ use crate::{quote, read};
 /// Checks that a table can be read as a ULID feed, and says why not.
 pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Result<()> {
     if !table.column(shard_column)?.is_integer() {
-        return Err(Error::invalid(format!(
-            "column '{shard_column}' of {} does not hold integers, so it cannot be the shard",
-            table.name
-        )));
+        return Err(words::shard_not_integer(&table.name, shard_column));
     }
     let column = table.column(ulid_column)?;
     match column.type_sql.as_str() {
         "binary(16)" | "varbinary(16)" => Ok(()),
         // A uniqueidentifier is ordered by its last bytes first.
-        other => Err(Error::invalid(format!(
-            "column '{ulid_column}' of {} is {other}; a ULID needs 16 bytes: binary(16)",
-            table.name
-        ))),
+        other => Err(words::not_a_ulid(
+            &table.name,
+            ulid_column,
+            other,
+            "binary(16)",
+        )),
     }
 }
 
@@ -53,19 +54,29 @@ impl<'a> Place<'a> {
             _ => Err(Error::invalid(format!("feed '{}' has no ULIDs", feed.name))),
         }
     }
+}
 
-    /// A statement of ours for this place.
-    fn sql(&self, statement: &str, table: &Table) -> String {
-        fill(
-            statement,
-            &[
-                ("row", &table.row_json("t")),
-                ("table", &table.sql),
-                ("shard", &quote::identifier(self.shard_column)),
-                ("ulid", &quote::identifier(self.ulid_column)),
-            ],
-        )
-    }
+pub(crate) fn page_sql(table: &Table, shard_column: &str, ulid_column: &str) -> Result<String> {
+    fill(
+        include_str!("sql/ulid_page.sql"),
+        &[
+            ("row", &table.row_json("t")),
+            ("table", &table.sql),
+            ("shard", &quote::identifier(shard_column)),
+            ("ulid", &quote::identifier(ulid_column)),
+        ],
+    )
+}
+
+pub(crate) fn newest_sql(table: &Table, shard_column: &str, ulid_column: &str) -> Result<String> {
+    fill(
+        "select top (1) t.{ulid} from {table} t where t.{shard} = @P1 order by t.{ulid} desc",
+        &[
+            ("table", &table.sql),
+            ("shard", &quote::identifier(shard_column)),
+            ("ulid", &quote::identifier(ulid_column)),
+        ],
+    )
 }
 
 impl Session {
@@ -81,14 +92,15 @@ impl Session {
         feed.shard(shard)?;
         let place = Place::of(feed)?;
         let Some(from) = begin_ulid(feed, after)? else {
+            let incarnation = self.incarnation().await?;
             let next = self.newest_ulid(feed, shard).await?;
-            return Ok(Page::empty(Cursor::Ulid(next)));
+            return Ok(Page::empty(Cursor::Ulid(next), incarnation));
         };
         let connection = &mut *self.connection;
         let table = Table::find(connection, place.table).await?;
-        let sql = place.sql(include_str!("sql/ulid_page.sql"), &table);
-        let rows = connection
-            .query(
+        let sql = page_sql(&table, place.shard_column, place.ulid_column)?;
+        let mut results = connection
+            .results(
                 &sql,
                 &[
                     &place.ulids,
@@ -98,17 +110,22 @@ impl Session {
                     &PAGE_BYTES,
                 ],
             )
-            .await?;
-        let found = rows.first().and_then(|row| row.get::<i32, _>(2));
+            .await
+            .map_err(db)?;
+        let life = results.pop().unwrap_or_default();
+        let incarnation = first::<&str>(&life, 0)?.unwrap_or_default();
+        let rows = results.pop().unwrap_or_default();
+        let found = first::<i32>(&rows, 2)?;
         let changes: Result<Vec<Change>> = rows
             .iter()
             .take(limit)
             .map(|row| {
-                Ok(Change {
-                    cursor: Cursor::Ulid(ulid_of_row(feed, row.get(0).unwrap_or_default())?),
-                    change_id: None,
-                    content: read::content(row.get(1))?,
-                })
+                let cursor = Cursor::Ulid(ulid_of_row(feed, row.take(0)?)?);
+                Ok(Change::published(
+                    cursor,
+                    None,
+                    read::content(row.maybe(1)?)?,
+                ))
             })
             .collect();
         let changes = changes?;
@@ -122,6 +139,7 @@ impl Session {
             changes,
             next,
             more,
+            incarnation: incarnation.parse()?,
         })
     }
 
@@ -130,14 +148,10 @@ impl Session {
         let place = Place::of(feed)?;
         let connection = &mut *self.connection;
         let table = Table::find(connection, place.table).await?;
-        let sql = place.sql(
-            "select top (1) t.{ulid} from {table} t where t.{shard} = @P1 order by t.{ulid} desc",
-            &table,
-        );
+        let sql = newest_sql(&table, place.shard_column, place.ulid_column)?;
         let rows = connection.query(&sql, &[&i32::from(shard.0)]).await?;
-        rows.first().map_or(Ok(Ulid::MIN), |row| {
-            ulid_of_row(feed, row.get(0).unwrap_or_default())
-        })
+        rows.first()
+            .map_or(Ok(Ulid::MIN), |row| ulid_of_row(feed, row.take(0)?))
     }
 
     pub(crate) async fn ulid_states(&mut self, feed: &Feed) -> Result<Vec<ShardState>> {
@@ -148,8 +162,7 @@ impl Session {
                 &[],
             )
             .await?
-            .get(0)
-            .unwrap_or_default();
+            .take(0)?;
         let mut states = Vec::new();
         for shard in &feed.shards {
             let newest = self.newest_ulid(feed, shard.shard).await?;
@@ -180,14 +193,15 @@ impl Session {
                 &[],
             )
             .await?;
-        Ok(rows
-            .iter()
-            .map(|row| Incident {
-                feed: row.get(0).unwrap_or_default(),
-                shard: row.get(1).unwrap_or_default(),
-                count: row.get(2).unwrap_or_default(),
-                since_ms: row.get(3).unwrap_or_default(),
+        rows.iter()
+            .map(|row| {
+                Ok(Incident {
+                    feed: row.take(0)?,
+                    shard: row.take(1)?,
+                    count: row.take(2)?,
+                    since_ms: row.take(3)?,
+                })
             })
-            .collect())
+            .collect()
     }
 }

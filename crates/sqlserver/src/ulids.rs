@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::SqlServerStore;
 use crate::connection::{Connection, Lent};
 use crate::error::{INCIDENT, db};
+use crate::row::{Cells, first};
 
 /// What fits the server's milliseconds.
 const LONGEST_WAIT: Duration = Duration::from_millis(i32::MAX as u64);
@@ -88,7 +89,7 @@ impl SqlServerStore {
     ) -> Result<UlidTransaction> {
         options.validate()?;
         let hint = time_hint(options)?;
-        // Whoever asks to wait for ever waits for as long as a number of milliseconds can say.
+        // To wait for ever is to wait for the largest number of milliseconds.
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -250,7 +251,7 @@ impl Session {
                     tiberius::error::Error::Server(_) => connection
                         .one("select @@trancount", &[])
                         .await
-                        .is_ok_and(|row| row.get::<i32, _>(0) == Some(1)),
+                        .is_ok_and(|row| row.take::<i32>(0).is_ok_and(|open| open == 1)),
                     _ => false,
                 };
                 self.undone.store(!open, Ordering::Release);
@@ -346,7 +347,7 @@ async fn begin(
     let row = results.into_iter().flatten().next();
     let number = |at: usize| {
         row.as_ref()
-            .and_then(|row| row.get::<i64, _>(at))
+            .and_then(|row| row.try_get::<i64, _>(at).ok().flatten())
             .ok_or_else(|| {
                 tiberius::error::Error::Protocol("a ULID transaction begins with one row".into())
             })
@@ -370,7 +371,7 @@ async fn report_incident(connection: &mut Connection, options: &UlidOptions) -> 
         milliseconds(options.timeout)
     );
     let rows = connection.call(&sql).await?;
-    if rows.first().and_then(|row| row.get::<bool, _>(0)) == Some(true) {
+    if first::<bool>(&rows, 0)? == Some(true) {
         tracing::warn!(feed = %options.feed, shard = options.shard,
             "a writer disappeared; its lock was burned");
     }

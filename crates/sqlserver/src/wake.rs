@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use changefeed_core::{
-    Error, Feed, FeedId, Pace, Result, ShardId, ShardPlace, Subscription, WakeStore, Watch,
-    WatchPlace,
+    Error, Feed, FeedId, Listener, Pace, Result, ShardId, ShardPlace, WakeStore, Watch, WatchPlace,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
+use crate::row::Cells;
 use crate::session::{Limit, Session};
 use crate::{Inner, SqlServerStore};
 
@@ -38,16 +38,16 @@ impl Drop for Prober {
 }
 
 impl WakeStore for SqlServerStore {
-    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
-        let subscription = self.inner.known.hub.subscribe((feed.id, shard));
+    fn listen(&self, feed: &Feed, shard: ShardId) -> Listener {
+        let listener = self.inner.known.hub.listen((feed.id, shard));
         self.begin_probing();
-        subscription
+        listener
     }
 
-    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
-        let subscription = (self.inner.known.watches).subscribe(WatchPlace::from(watch));
+    fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
+        let listener = (self.inner.known.watches).listen(WatchPlace::from(watch));
         self.begin_probing();
-        subscription
+        listener
     }
 }
 
@@ -128,11 +128,10 @@ async fn ends(inner: &Inner) -> Result<Ends> {
         session.connection.query(ends, &[]).await
     };
     let rows = inner.door.call(&inner.known, Limit::BRIEF, look).await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| {
-            let place = (FeedId(row.get(0)?), ShardId(row.get(1)?));
-            Some((place, row.get::<&str, _>(2)?.to_owned()))
+    rows.iter()
+        .map(|row| {
+            let place = (FeedId(row.take(0)?), ShardId(row.take(1)?));
+            Ok((place, row.text(2)?))
         })
-        .collect())
+        .collect()
 }

@@ -5,6 +5,7 @@ use changefeed_core::{Finding, Kind, Result, Severity, Watch};
 use crate::connection::Connection;
 use crate::platform::Platform;
 use crate::quote;
+use crate::row::Cells;
 use crate::tracking::{Tracked, trigger_name, trigger_state};
 
 const RESTART: &str = "start the watch, or restart it: what is missing is made again";
@@ -45,9 +46,9 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
     let Some(row) = rows.first() else {
         return Ok(findings.found);
     };
-    let says = |at: usize| row.get::<bool, _>(at) == Some(true);
+    let says = |at: usize| row.says(at);
     let table = &watch.table;
-    if !says(0) {
+    if !says(0)? {
         let name = &watch.name;
         findings.problem(
             "its table was dropped",
@@ -55,17 +56,17 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
         );
         return Ok(findings.found);
     }
-    let native = says(1);
+    let native = says(1)?;
     for (there, name) in [
-        (says(2), watch.leases_table.clone()),
-        (native || says(3), format!("changefeed.changes_{table_id}")),
-        (says(4), "changefeed.global_state".to_owned()),
+        (says(2)?, watch.leases_table.clone()),
+        (native || says(3)?, format!("changefeed.changes_{table_id}")),
+        (says(4)?, "changefeed.global_state".to_owned()),
     ] {
         if !there {
             findings.problem(format!("its table {name} was deleted"), RESTART);
         }
     }
-    if let Some(missed) = row.get::<&str, _>(5) {
+    if let Some(missed) = row.maybe::<&str>(5)? {
         findings.add(
             Severity::Warning,
             format!("changes of {table} were missed ({missed}): all rows were handed over anew"),
@@ -73,8 +74,8 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
              whatever must not have them any more",
         );
     }
-    let database = quote::identifier(row.get::<&str, _>(8).unwrap_or_default());
-    if !says(7) {
+    let database = quote::identifier(row.take::<&str>(8)?);
+    if !says(7)? {
         findings.add(
             Severity::Warning,
             format!("instances wait for whoever is writing to the rows of {table} that they read"),
@@ -84,7 +85,7 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
     match native {
         true => tracked(connection, table_id, &database, &mut findings).await?,
         false => {
-            if says(6) && connection.platform() == Platform::SqlServer {
+            if says(6)? && connection.platform() == Platform::SqlServer {
                 findings.problem(
                     format!(
                         "{table} and the schema changefeed have different owners: writers need \
@@ -136,9 +137,9 @@ async fn tracked(
     let row = connection
         .one(include_str!("sql/watch_tracked.sql"), &[&table_id])
         .await?;
-    let says = |at: usize| row.get::<bool, _>(at) == Some(true);
+    let says = |at: usize| row.says(at);
     let table = &findings.watch.table;
-    if !says(0) {
+    if !says(0)? {
         findings.problem(
             format!("change tracking of {table} was switched off: changes are not noted"),
             "start the watch again: a trigger of ours notes its changes then, and all rows are \
@@ -146,19 +147,19 @@ async fn tracked(
         );
         return Ok(());
     }
-    if !says(1) {
+    if !says(1)? {
         findings.problem(
             format!("the database user may not see the change tracking of {table}"),
             format!("grant view change tracking on {table} to this user"),
         );
     }
-    if !says(2) {
+    if !says(2)? {
         findings.problem(
             "the database does not allow snapshot isolation: changes cannot be read",
             format!("alter database {database} set allow_snapshot_isolation on"),
         );
     }
-    if says(3) {
+    if says(3)? {
         findings.problem(
             format!(
                 "it has fallen behind what change tracking of {table} retains: changes are lost"

@@ -1,6 +1,6 @@
 //! The primary key of a watched table, in the table itself and in ours.
 
-use changefeed_core::{Error, Result};
+use changefeed_core::{Error, Result, words};
 use serde::{Deserialize, Serialize};
 
 use crate::quote;
@@ -64,11 +64,7 @@ pub(crate) fn check(table: &Table) -> Result<()> {
     let name = &table.name;
     for column in &table.key {
         if column.name.to_lowercase().starts_with("_changefeed_") {
-            return Err(Error::invalid(format!(
-                "the key column '{}' of {name} has a name that changefeed needs for itself",
-                column.name
-            ))
-            .advise("key columns of watched tables must not begin with _changefeed_"));
+            return Err(words::watch_key_reserved(name, &column.name));
         }
         if !KEY_TYPES.contains(&column.base_type.as_str()) {
             return Err(Error::invalid(format!(

@@ -2,13 +2,15 @@
 
 use changefeed_core::{
     Error, Kind, Result, TableName, Watch, WatchDefinition, WatchFrom, WatchName, WatchSpec, fill,
+    words,
 };
 
 use crate::backlog::{Backlog, lock, missed_sql, send};
 use crate::connection::Connection;
 use crate::quote;
+use crate::row::Cells;
 use crate::tracking::{
-    Stored, Tracked, Way, dropped, exists, function_sql, leases_name, tracked_in, trigger_state,
+    Stored, Tracked, Way, exists, function_sql, leases_name, tracked_in, trigger_state,
 };
 use crate::watch_triggers::{Triggers, remove_log};
 
@@ -50,21 +52,20 @@ pub(crate) async fn known(connection: &mut Connection, name: &WatchName) -> Resu
         return Ok(None);
     };
     Ok(Some(Known {
-        table_id: row.get(0).unwrap_or_default(),
-        columns: row.get::<bool, _>(1) == Some(true),
-        definition: definition(row.get(2), name.as_str())?,
+        table_id: row.take(0)?,
+        columns: row.says(1)?,
+        definition: definition(row.maybe(2)?, name.as_str())?,
     }))
 }
 
 /// A definition as the database has it.
 pub(crate) fn definition(text: Option<&str>, name: &str) -> Result<Option<WatchDefinition>> {
-    text.map(serde_json::from_str).transpose().map_err(|e| {
-        let what = format!("the definition of watch '{name}' makes no sense");
-        Error::new(Kind::Database, what).caused_by(e)
-    })
+    text.map(serde_json::from_str)
+        .transpose()
+        .map_err(|e| words::definition_unreadable(format_args!("watch '{name}'")).caused_by(e))
 }
 
-/// What somebody is told whose function watches another table already.
+/// The error for a function that watches another table already.
 pub(crate) async fn elsewhere(
     connection: &mut Connection,
     name: &WatchName,
@@ -78,15 +79,10 @@ pub(crate) async fn elsewhere(
         )
         .await?;
     let Some(row) = rows.first() else {
-        return Ok(dropped(name));
+        return Ok(words::watch_table_dropped(name));
     };
-    let text = |at: usize| row.get::<&str, _>(at).unwrap_or_default();
-    let table = TableName::qualified(text(0), text(1));
-    Ok(Error::new(
-        Kind::AlreadyExists,
-        format!("watch '{name}' watches {table} already"),
-    )
-    .advise("give the function another name, or drop that watch"))
+    let table = TableName::qualified(row.text(0)?, row.text(1)?);
+    Ok(words::watch_elsewhere(name, table))
 }
 
 /// Makes sure that changes of the table are noted, once the triggers are settled.
@@ -141,7 +137,7 @@ pub(crate) async fn ensure_table(
                 with_backlog.push(function);
             }
         }
-        let missed_sql = missed_because_sql(id, &with_backlog, missed);
+        let missed_sql = missed_because_sql(id, &with_backlog, missed)?;
         connection.batch(&missed_sql).await?;
         tracing::error!(
             table = %tracked.table.name, missed,
@@ -158,7 +154,7 @@ pub(crate) async fn ensure_table(
     Ok(())
 }
 
-/// What becomes of changes that a trigger has noted until now.
+/// What to do with the changes that a trigger has noted until now.
 #[derive(Clone, Copy, PartialEq)]
 enum Log {
     Kept,
@@ -174,7 +170,7 @@ async fn ensure_log(connection: &mut Connection, tracked: &Tracked, log: Log) ->
         remove_log(connection, tracked.id()).await?;
     }
     if !had_log || log == Log::New {
-        connection.batch(&tracked.log_sql()).await?;
+        connection.batch(&tracked.log_sql()?).await?;
     }
     Ok(had_log)
 }
@@ -217,12 +213,16 @@ pub(crate) fn altered_table_sql(tracked: &Tracked, key: &str) -> String {
 }
 
 /// Lets functions of a table be handed all rows, because changes were missed.
-pub(crate) fn missed_because_sql(table_id: i32, functions: &[String], missed: &str) -> String {
-    format!(
+pub(crate) fn missed_because_sql(
+    table_id: i32,
+    functions: &[String],
+    missed: &str,
+) -> Result<String> {
+    Ok(format!(
         "declare @missed nvarchar(400) = {};\n{}",
         quote::literal(missed),
-        missed_sql(table_id, functions)
-    )
+        missed_sql(table_id, functions)?
+    ))
 }
 
 /// Lets our tables follow a key whose columns were renamed. Returns whether that was all.
@@ -274,7 +274,7 @@ async fn start_over(connection: &mut Connection, tracked: &Tracked) -> Result<()
         connection
             .batch(&format!("drop table if exists changefeed.{leases}"))
             .await?;
-        connection.batch(&tracked.leases_sql(&leases)).await?;
+        connection.batch(&tracked.leases_sql(&leases)?).await?;
     }
     Ok(())
 }
@@ -287,10 +287,7 @@ async fn functions(connection: &mut Connection, table_id: i32) -> Result<Vec<Str
             &[&table_id],
         )
         .await?;
-    Ok(rows
-        .iter()
-        .filter_map(|row| row.get::<&str, _>(0).map(str::to_owned))
-        .collect())
+    rows.iter().map(|row| row.text(0)).collect()
 }
 
 /// The function and the one-row view that count a backlog, for people and for autoscalers.
@@ -303,11 +300,11 @@ async fn ensure_counting(
         return Ok(());
     }
     let backlog = Backlog::new(tracked.clone(), function_id, 0, Vec::new());
-    connection.batch(&backlog.count_sql()).await?;
-    connection.batch(&view_sql(function_id)).await
+    connection.batch(&backlog.count_sql()?).await?;
+    connection.batch(&view_sql(function_id)?).await
 }
 
-pub(crate) fn view_sql(function_id: &str) -> String {
+pub(crate) fn view_sql(function_id: &str) -> Result<String> {
     fill(
         include_str!("sql/watch_view.sql"),
         &[("function_id", function_id)],
@@ -354,17 +351,12 @@ pub(crate) async fn register(
         )
         .await?;
     if let Some(row) = same_id.first() {
-        return Err(Error::invalid(format!(
-            "watch '{}' would have the same id as watch '{}'",
-            spec.name,
-            row.get::<&str, _>(0).unwrap_or_default()
-        ))
-        .advise("give it another name"));
+        return Err(words::watch_id_taken(&spec.name, row.take(0)?));
     }
     let leases = leases_name(&watch.function_id, watch.table_id);
     let has_leases = exists(connection, &leases).await?;
     if !has_leases {
-        connection.batch(&tracked.leases_sql(&leases)).await?;
+        connection.batch(&tracked.leases_sql(&leases)?).await?;
     }
     if known.is_some() && !has_leases {
         tracing::warn!(
@@ -406,7 +398,7 @@ fn settings_sql(spec: &WatchSpec) -> Result<(String, String)> {
         .as_ref()
         .map(serde_json::to_string)
         .transpose()
-        .map_err(|e| Error::invalid("the definition cannot be written as JSON").caused_by(e))?;
+        .map_err(|e| words::definition_unwritable().caused_by(e))?;
     let per_worker = spec.max_changes_per_worker;
     Ok((
         quote::nullable(definition.as_deref()),
@@ -475,29 +467,24 @@ async fn hand_over(connection: &mut Connection, tracked: &Tracked, watch: &Watch
         }
     }
     // Nobody is there to take it.
-    send(connection, &forget_changes_sql(tracked))
+    send(connection, &forget_changes_sql(tracked)?)
         .await
         .map(drop)
 }
 
-pub(crate) fn forget_changes_sql(tracked: &Tracked) -> String {
+pub(crate) fn forget_changes_sql(tracked: &Tracked) -> Result<String> {
     match tracked.way {
         // Some at a time, each a transaction of its own: every row is a lock until its end.
-        Way::Trigger => format!(
-            "declare @gone int = {FORGET}; \
-             while @gone >= {FORGET} and object_id(N'changefeed.{0}') is not null \
-             begin \
-               delete top ({FORGET}) from changefeed.{0} with (readcommittedlock, readpast, rowlock); \
-               set @gone = @@rowcount; \
-             end",
-            tracked.log()
+        Way::Trigger => fill(
+            include_str!("sql/watch_forget.sql"),
+            &[("batch", &FORGET.to_string()), ("log", &tracked.log())],
         ),
-        Way::Native => format!(
+        Way::Native => Ok(format!(
             "update changefeed.watched_table set tracked_version = change_tracking_current_version(), \
                tracked_in = {1} where table_id = {0}",
             tracked.id(),
             tracked_in(tracked.id())
-        ),
+        )),
     }
 }
 

@@ -6,6 +6,7 @@ use changefeed_core::{Error, Kind, Result};
 use crate::connection::Connection;
 use crate::platform::Platform;
 use crate::quote;
+use crate::row::Cells;
 use crate::source::Table;
 use crate::tracking::Way;
 
@@ -21,15 +22,15 @@ pub(crate) async fn check_work(connection: &mut Connection, table: &Table, way: 
         .await?;
     // Babelfish does not find a table whose name has quotes in it.
     let asked = connection.platform() == Platform::SqlServer;
-    let lacks = |at: usize| asked && row.get::<i32, _>(at) == Some(0);
-    let right = if lacks(0) {
+    let lacks = |at: usize| Ok(asked && row.maybe::<i32>(at)? == Some(0));
+    let right = if lacks(0)? {
         "select"
-    } else if way == Way::Native && lacks(1) {
+    } else if way == Way::Native && lacks(1)? {
         "view change tracking"
     } else {
         return Ok(());
     };
-    let user = quote::identifier(row.get::<&str, _>(2).unwrap_or_default());
+    let user = quote::identifier(row.take::<&str>(2)?);
     let what = match right {
         "select" => "read",
         _ => "see the change tracking of",
@@ -41,7 +42,7 @@ pub(crate) async fn check_work(connection: &mut Connection, table: &Table, way: 
     .advise(format!("grant {right} on {} to {user}", table.sql)))
 }
 
-/// What whoever makes a watch must be allowed besides: it comes with tables, a function and a view.
+/// Checks the further rights that creating a watch needs: it makes tables, a function and a view.
 pub(crate) async fn check_make(connection: &mut Connection) -> Result<()> {
     let rows = connection
         .query(include_str!("sql/watch_rights.sql"), &[])
@@ -49,7 +50,10 @@ pub(crate) async fn check_make(connection: &mut Connection) -> Result<()> {
     if rows.is_empty() {
         return Ok(());
     }
-    let missing: Vec<&str> = rows.iter().filter_map(|row| row.get(0)).collect();
+    let missing = rows
+        .iter()
+        .map(|row| row.text(0))
+        .collect::<Result<Vec<_>>>()?;
     Err(Error::new(
         Kind::Permission,
         "the database user may not make what a watch needs",

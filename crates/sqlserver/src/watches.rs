@@ -9,12 +9,14 @@ use changefeed_core::{
     Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, fill,
     suggested_workers,
 };
+#[cfg(any(test, feature = "testing"))]
 pub(crate) use loading::load_sql;
 use serde_json::value::RawValue;
 use tiberius::Row;
 
 use crate::backlog::{Backlog, Taken, send};
 use crate::connection::Connection;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::table_trigger::give_up;
 use crate::table_trigger::in_use;
@@ -60,7 +62,7 @@ impl Session {
     ) -> Result<WatchStatus> {
         let connection = &mut *self.connection;
         let sql = status_sql(&watch.function_id);
-        let rows = match send(connection, &sql).await {
+        let rows = match send(connection, &sql?).await {
             Err(error) if error.kind() == Kind::NotFound => {
                 let known = watch_registry::known(connection, &watch.name).await?;
                 return known
@@ -69,9 +71,8 @@ impl Session {
             rows => rows?,
         };
         let row = rows.first().ok_or_else(|| watch.name.unknown())?;
-        let count = |at: usize| row.get::<i64, _>(at).unwrap_or(0);
-        let (unprocessed, given_up) = (count(0), count(2));
-        let per_worker = i64::from(row.get::<i32, _>(6).unwrap_or(1));
+        let (unprocessed, given_up) = (row.take(0)?, row.take(2)?);
+        let per_worker = i64::from(row.maybe::<i32>(6)?.unwrap_or(1));
         let parked_changes = match given_up {
             0 => Vec::new(),
             _ => parked_changes(connection, watch, parked).await?,
@@ -79,11 +80,11 @@ impl Session {
         Ok(WatchStatus {
             watch: watch.clone(),
             unprocessed,
-            leased: count(1),
+            leased: row.take(1)?,
             parked: given_up,
-            last_error: row.get::<&str, _>(3).map(str::to_owned),
-            last_sync_version: count(4),
-            idle_ms: row.get(5),
+            last_error: row.maybe_text(3)?,
+            last_sync_version: row.take(4)?,
+            idle_ms: row.maybe(5)?,
             suggested_workers: suggested_workers(unprocessed, per_worker),
             parked_changes,
         })
@@ -160,7 +161,7 @@ impl Session {
         watch_registry::enter(connection, table_id).await?;
         let leases = leases_name(&watch.function_id, watch.table_id);
         if !exists(connection, &leases).await? {
-            connection.batch(&tracked.leases_sql(&leases)).await?;
+            connection.batch(&tracked.leases_sql(&leases)?).await?;
             let came = format!(
                 "update changefeed.watched_table set generation = generation + 1 \
                  where table_id = {table_id}"
@@ -259,7 +260,7 @@ impl Opening {
         if begins {
             watch_rights::check_make(connection).await?;
         }
-        // Whoever noted the changes until now may not do so any more: then all rows are handed over anew.
+        // The changes may be noted in another way from now on: then all rows are handed over anew.
         let noted = stored.is_some_and(|stored| stored.way == tracked.way);
         if noted && begins {
             watch_registry::drain(connection, &tracked, &watch).await?;
@@ -332,14 +333,14 @@ impl Session {
     }
 }
 
-pub(crate) fn status_sql(function_id: &str) -> String {
+pub(crate) fn status_sql(function_id: &str) -> Result<String> {
     fill(
         include_str!("sql/watch_status.sql"),
         &[("function_id", function_id)],
     )
 }
 
-pub(crate) fn parked_sql(tracked: &Tracked, leases: &str, limit: usize) -> String {
+pub(crate) fn parked_sql(tracked: &Tracked, leases: &str, limit: usize) -> Result<String> {
     fill(
         include_str!("sql/watch_parked.sql"),
         &[
@@ -357,34 +358,32 @@ async fn parked_changes(
 ) -> Result<Vec<Parked>> {
     let backlog = Backlog::load(connection, watch).await?;
     let leases = leases_name(&watch.function_id, watch.table_id);
-    let rows = send(connection, &parked_sql(&backlog.tracked, &leases, limit)).await?;
+    let rows = send(connection, &parked_sql(&backlog.tracked, &leases, limit)?).await?;
     rows.iter()
         .map(|row| {
-            let number = |at: usize| row.get::<i64, _>(at).unwrap_or_default();
-            let key = row.get::<&str, _>(0).unwrap_or("null").to_owned();
+            let key = row.text(0)?;
             Ok(Parked {
                 key: RawValue::from_string(key)
                     .map_err(|e| Error::new(Kind::Database, "a key is not JSON").caused_by(e))?,
-                operation: RowOperation::from_number(number(1))?,
-                version: number(2),
-                attempts: number(3),
-                error: row.get::<&str, _>(4).map(str::to_owned),
-                since_ms: number(5),
+                operation: RowOperation::from_number(row.take(1)?)?,
+                version: row.take(2)?,
+                attempts: row.take(3)?,
+                error: row.maybe_text(4)?,
+                since_ms: row.take(5)?,
             })
         })
         .collect()
 }
 
 fn stored(row: &Row) -> Result<Watch> {
-    let text = |at: usize| row.get::<&str, _>(at).unwrap_or_default().to_owned();
-    let (name, function_id) = (text(0), text(1));
-    let table_id = i64::from(row.get::<i32, _>(2).unwrap_or_default());
-    let table = match (row.get::<&str, _>(3), row.get::<&str, _>(4)) {
+    let (name, function_id) = (row.text(0)?, row.text(1)?);
+    let table_id = i64::from(row.take::<i32>(2)?);
+    let table = match (row.maybe::<&str>(3)?, row.maybe::<&str>(4)?) {
         (Some(schema), Some(name)) => TableName::qualified(schema, name),
         _ => TableName::unqualified("(dropped)"),
     };
     Ok(Watch {
-        definition: watch_registry::definition(row.get(5), &name)?,
+        definition: watch_registry::definition(row.maybe(5)?, &name)?,
         name: WatchName::trusted(name),
         leases_table: format!("changefeed.{}", leases_name(&function_id, table_id)),
         function_id,
@@ -408,9 +407,4 @@ fn without_state(watch: &Watch) -> WatchStatus {
         suggested_workers: 0,
         parked_changes: Vec::new(),
     }
-}
-
-pub(crate) fn deleted_state(watch: &Watch) -> Error {
-    Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-        .advise("it is made again when the watch is started")
 }

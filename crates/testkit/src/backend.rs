@@ -337,6 +337,9 @@ pub fn captured(feed: &str, table: TableName, shard_by: Option<&str>, shards: i1
         source: Some(Source::Captured {
             table,
             shard_by: shard_by.map(str::to_owned),
+            images: false,
+            when: None,
+            columns: None,
         }),
         ..NewFeed::new(name(feed))
     }
@@ -381,8 +384,8 @@ pub async fn ids(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<i64> {
         .collect()
 }
 
-/// Whether news for a subscription comes within the time that news takes.
-pub async fn is_woken<P: Eq + Hash>(waiter: &mut changefeed_core::Subscription<P>) -> bool {
+/// Whether news for a listener comes within the time that news takes.
+pub async fn is_woken<P: Eq + Hash>(waiter: &mut changefeed_core::Listener<P>) -> bool {
     tokio::time::timeout(Duration::from_secs(10), waiter.news())
         .await
         .is_ok()

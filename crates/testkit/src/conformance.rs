@@ -9,6 +9,7 @@ pub mod capture;
 pub mod clocks;
 pub mod consumers;
 pub mod definitions;
+pub mod erasing;
 pub mod event_altered;
 pub mod event_capture;
 pub mod event_delivery;
@@ -16,12 +17,14 @@ pub mod event_log;
 pub mod event_order;
 pub mod event_transactions;
 pub mod feeds;
+pub mod filtering;
 pub mod instances;
 pub mod leases;
 pub mod outcomes;
 pub mod promises;
 pub mod reading;
 pub mod schema;
+pub mod telling;
 pub mod triggers;
 pub mod trim;
 pub mod ulids;
@@ -122,6 +125,7 @@ macro_rules! conformance {
                 first_last_and_numbers_are_places_to_begin
                 an_empty_page_keeps_the_cursor
                 a_cursor_ahead_of_the_feed_is_refused
+                a_reader_of_before_a_recovery_is_told
                 a_page_size_out_of_bounds_is_refused
                 an_unknown_shard_or_feed_is_named
                 plain_sql_reads_the_same_pages
@@ -130,6 +134,31 @@ macro_rules! conformance {
                 old_data_by_hand_gets_the_numbers_it_was_given
                 old_data_by_hand_cannot_take_live_numbers
                 a_change_id_of_another_feed_reads_as_nothing
+            }
+            filtering {
+                a_row_comes_and_goes_with_the_condition
+                a_replay_of_a_filtered_feed_equals_its_rows
+                columns_that_are_left_out_are_not_told
+                a_filtered_backfill_has_the_rows_of_the_feed
+                a_filter_that_does_not_fit_is_refused
+            }
+            erasing {
+                nothing_is_kept_of_a_row_that_is_erased
+                only_a_whole_key_is_erased
+                a_key_is_erased_as_it_is_shown
+            }
+            telling {
+                a_change_tells_its_operation_and_its_key
+                a_changed_key_is_a_delete_and_an_insert
+                a_key_is_written_as_in_the_row
+                a_row_that_was_there_before_is_told_as_backfilled
+                a_change_of_somebodys_own_tells_nothing
+                a_copy_that_follows_a_feed_equals_the_table
+                images_are_the_rows_before_and_after
+                images_can_be_switched_on_and_off
+                a_backfilled_row_has_its_image
+                a_replay_of_images_equals_the_table_at_every_cursor
+                a_feed_whose_table_is_gone_is_noticed
             }
             capture {
                 inserts_updates_and_deletes_become_changes
@@ -184,6 +213,8 @@ macro_rules! conformance {
                 first_begins_at_the_oldest_change_that_is_kept
                 numbers_go_on_after_everything_was_trimmed
                 trimming_in_small_batches_ends
+                a_consumer_that_is_gone_holds_nothing_back_for_ever
+                a_feed_is_trimmed_by_itself
             }
             leases {
                 one_owner_at_a_time

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use changefeed_core::{
     Attempt, Capture, Delivery, EventFilter, EventId, EventTrigger, Finished, LeasedEvent,
-    LoggedAttempt, LoggedEvent, Outcome, Sink, Store, TableName, TriggerDefinition, Updates, Uuid,
-    Verdict, Wanted,
+    LoggedAttempt, LoggedEvent, Outcome, Sink, Store, TableName, TriggerDefinition, Uuid, Verdict,
+    Wanted,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -27,12 +27,7 @@ pub fn everything(name: &str, table: &str) -> TriggerDefinition {
     TriggerDefinition {
         name: name.parse().unwrap(),
         table: TableName::unqualified(table),
-        capture: Capture {
-            insert: true,
-            update: Updates::Any,
-            delete: true,
-            ..Capture::default()
-        },
+        capture: Capture::everything(),
         delivery: Delivery::default(),
     }
 }

@@ -1,6 +1,6 @@
 //! Other processes, and what may happen to them.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -137,6 +137,21 @@ impl Running {
     /// Its handle, for whoever wants its output.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
+    }
+
+    /// Waits until it has said this on its standard output, which must be piped. A process that
+    /// serves ends when its database is away as it starts; from these words on it does not.
+    pub fn heard(mut self, words: &str) -> Self {
+        let mut output = BufReader::new(self.child.stdout.take().unwrap());
+        let mut line = String::new();
+        while !line.contains(words) {
+            line.clear();
+            let read = output.read_line(&mut line).unwrap();
+            assert!(read > 0, "the process ended before it said '{words}'");
+        }
+        // It stays open: whoever prints into a closed pipe fails.
+        self.child.stdout = Some(output.into_inner());
+        self
     }
 
     /// `kill -9`.

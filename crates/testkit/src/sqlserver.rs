@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use changefeed_certify::with_database;
 use changefeed_sqlserver::Connection;
 
 /// A fresh database, dropped when it is no longer needed.
@@ -113,18 +114,4 @@ async fn cut_off(url: &str, name: &str) -> changefeed_core::Result<()> {
 async fn execute(url: &str, sql: &str) -> changefeed_core::Result<()> {
     let target = changefeed_sqlserver::Target::parse(url)?;
     Connection::open(&target).await?.batch(sql).await
-}
-
-/// The same server, another database.
-fn with_database(url: &str, name: &str) -> String {
-    let (rest, query) = match url.split_once('?') {
-        Some((rest, query)) => (rest, format!("?{query}")),
-        None => (url, String::new()),
-    };
-    let begins = rest.find("://").map_or(0, |at| at + 3);
-    let host = match rest[begins..].find('/') {
-        Some(slash) => &rest[..begins + slash],
-        None => rest,
-    };
-    format!("{host}/{name}{query}")
 }

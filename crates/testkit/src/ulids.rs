@@ -1,11 +1,10 @@
 //! ULID transactions: the table they write to, a writer whose transactions meet every fate, and
 //! the checker of what it wrote.
 
-mod checker;
 mod writer;
 
-pub use checker::{Found, check};
-pub use writer::{Fate, Writer, Written};
+pub use changefeed_certify::history::ulids::{Fate, Found, Written, check};
+pub use writer::Writer;
 
 use changefeed_core::{FeedId, NewFeed, Source, TableName, Ulid, Uuid};
 

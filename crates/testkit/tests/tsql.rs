@@ -16,6 +16,13 @@ use serde_json::{Value, json};
 
 const JUDGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/tsql");
 
+/// Statements that operations may take.
+const ULID: u64 = 102;
+const SWEEP: u64 = 57;
+const PAGE: u64 = 11;
+const DELIVERY: u64 = 41;
+const BATCH: u64 = 46;
+
 fn set_by_the_gate(name: &str) -> OsString {
     std::env::var_os(name)
         .unwrap_or_else(|| panic!("{name} must be set; ./test does, and -h tells"))
@@ -31,12 +38,17 @@ fn statement(name: &str, sql: &str) -> Value {
 
 /// What the judge says, or nothing where there is none.
 fn judge(scripts: &[Value]) -> Option<Output> {
+    asked("", scripts)
+}
+
+/// What one of the programs beside the parser says.
+fn asked(program: &str, scripts: &[Value]) -> Option<Output> {
     if set_by_the_gate("CHANGEFEED_TEST_TSQL") == "none" {
         eprintln!("not run: there is no parser for T-SQL here");
         return None;
     }
     let mut judge = Command::new(set_by_the_gate("CHANGEFEED_TEST_PYTHON"))
-        .arg(JUDGE)
+        .arg(std::path::Path::new(JUDGE).join(program))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -50,6 +62,93 @@ fn judge(scripts: &[Value]) -> Option<Output> {
     }
     drop(stdin);
     Some(judge.wait_with_output().unwrap())
+}
+
+/// An operation: what it is called, what is sent for it, one text for each round trip, and the conditions that hold on
+/// its way.
+fn operation(name: &str, scripts: &[String], taken: &[&str]) -> Value {
+    json!({ "name": name, "scripts": scripts, "taken": taken })
+}
+
+/// Each statement costs something, on some servers much. What is found here is in the report of `cargo test --
+/// --nocapture`: whoever needs more than is allowed says why, and raises the number.
+#[test]
+fn operations_take_few_statements() {
+    let all = changefeed_sqlserver::statements().unwrap();
+    let of = |name: &str| {
+        let found = all.iter().find(|(n, _)| n.starts_with(name));
+        found
+            .unwrap_or_else(|| panic!("there is no {name}"))
+            .1
+            .clone()
+    };
+    let text = |sql: &str| sql.to_owned();
+    let operations = [
+        // name, what is sent, conditions that hold, statements at most
+        (
+            "a ULID transaction with one row",
+            vec![
+                text("begin transaction; exec changefeed.begin_ulid_transaction 'x', 0"),
+                text(
+                    "declare @ulid binary(16); exec changefeed.new_ulid @ulid = @ulid output; \
+                     insert into event (shard, ulid) values (0, @ulid)",
+                ),
+                text("exec changefeed.commit_ulid_transaction; commit transaction"),
+            ],
+            &[
+                "@mine = 0",
+                "@result >= 0",
+                "@level <> 5",
+                "@floor_time is null or @time > @floor_time",
+                "sysutcdatetime() < convert(datetime2(3), session_context(N'ulid_due'))",
+            ][..],
+            ULID,
+        ),
+        (
+            "a sweep of one shard",
+            vec![text("exec changefeed.sweep 0")],
+            &["@versioned = 1"],
+            SWEEP,
+        ),
+        ("a page of changes", vec![of("captured page of")], &[], PAGE),
+        (
+            "a delivery",
+            vec![of("event_claim.sql"), of("event_finish.sql")],
+            &[],
+            DELIVERY,
+        ),
+        (
+            "a batch of a watch",
+            vec![
+                of("watch look of"),
+                of("watch take of"),
+                of("watch rows of"),
+                of("watch done of"),
+            ],
+            &[],
+            BATCH,
+        ),
+    ];
+    let mut lines = vec![json!({ "sql": changefeed_sqlserver::migration_script() })];
+    for (name, scripts, taken, _) in &operations {
+        lines.push(operation(name, scripts, taken));
+    }
+    let Some(output) = asked("count.py", &lines) else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{complained}");
+    eprintln!("{said}");
+    for ((name, .., most), line) in operations.iter().zip(said.lines()) {
+        let count: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(count["name"], *name);
+        let statements = count["statements"].as_u64().unwrap();
+        assert!(
+            statements <= *most,
+            "{name}: {count}, and {most} were allowed"
+        );
+    }
 }
 
 /// The judge tries itself on many mistakes at every run; this is about how we ask it.
@@ -133,10 +232,20 @@ fn all_that_we_ship_and_generate_is_sound() {
         "migrations",
         &changefeed_sqlserver::migration_script(),
     )];
-    let statements = changefeed_sqlserver::statements();
+    let statements = changefeed_sqlserver::statements().unwrap();
     assert!(!statements.is_empty());
     let inline = inline_statements();
     assert!(inline.len() > 10, "{inline:?}");
+    // Of `doctor --certify`.
+    let certify = concat!(env!("CARGO_MANIFEST_DIR"), "/../certify/src/sql");
+    for file in std::fs::read_dir(certify).unwrap() {
+        let path = file.unwrap().path();
+        let sql = std::fs::read_to_string(&path).unwrap();
+        scripts.push(statement(
+            &path.file_name().unwrap().to_string_lossy(),
+            &sql,
+        ));
+    }
     for (name, sql) in statements.iter().chain(&inline) {
         scripts.push(statement(name, sql));
     }

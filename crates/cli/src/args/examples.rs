@@ -14,6 +14,17 @@ Examples:
   changefeed apply                             show the plan and do it
   changefeed apply --prune --yes               also drop what the file does not have";
 
+pub(super) const ERASE: &str = "\
+Examples:
+  changefeed erase customers --key id=4        old and new rows, and the requests and answers of webhooks
+  changefeed erase order_lines --key order_id=4 --key line=1 --yes";
+
+pub(super) const RECOVER: &str = "\
+Examples:
+  changefeed recover                           after a backup was restored, before readers go on
+  changefeed status                            shows the incarnation that pages carry
+  changefeed feed read orders --after 2000000000000042 --incarnation 019b0c7e52f07d1f9a3c66b0e2d41c55";
+
 pub(super) const WATCH: &str = "\
 Examples:
   changefeed watch orders --name mail          print the changed rows of a table
@@ -25,6 +36,7 @@ pub(super) const FEED_CREATE: &str = "\
 Examples:
   changefeed feed create orders --from orders
   changefeed feed create orders --from orders --shards 4 --shard-by customer_id
+  changefeed feed create paid --from orders --when \"status = 'paid'\" --columns id,total
   changefeed feed create outbox --rows outbox_message";
 
 pub(super) const FEED_READ: &str = "\

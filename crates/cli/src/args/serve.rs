@@ -20,7 +20,7 @@ pub(crate) struct Serve {
     /// Do only this, to split the work over instances
     #[arg(long, value_parser = role(), value_delimiter = ',', value_name = "ROLES")]
     pub(crate) only: Vec<Role>,
-    /// Run the commands of watches that were defined with --exec
+    /// Let watches act on this machine: run the commands that were defined with --exec
     #[arg(long)]
     pub(crate) allow_exec: bool,
     #[command(flatten)]

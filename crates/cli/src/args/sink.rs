@@ -23,6 +23,29 @@ pub(crate) struct WebhookArgs {
     pub(crate) secret_env: Vec<String>,
 }
 
+/// Where batches go.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct BatchSinkArgs {
+    /// A command that gets each batch as JSON on its standard input; exit 0 is success
+    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["webhook", "webhook_env"])]
+    exec: Option<String>,
+    #[command(flatten)]
+    webhook: WebhookArgs,
+}
+
+impl BatchSinkArgs {
+    /// How to say where batches go.
+    pub(crate) const ADVICE: &str = "add --webhook URL or --exec COMMAND";
+
+    /// The sink that was typed, if there is one.
+    pub(crate) fn sink(self) -> Result<Option<Sink>> {
+        match self.exec {
+            Some(command) => Ok(Some(Sink::Exec(command))),
+            None => self.webhook.sink(),
+        }
+    }
+}
+
 impl WebhookArgs {
     /// The webhook that was typed, if there is one.
     pub(crate) fn sink(self) -> Result<Option<Sink>> {

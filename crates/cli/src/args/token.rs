@@ -16,7 +16,7 @@ pub(crate) enum Token {
         /// What it allows: read:FEED, read, operate or administer; may be given several times
         #[arg(long, required = true, value_delimiter = ',')]
         scope: Vec<Scope>,
-        /// When it ends by itself; never unless given
+        /// When it expires; never unless given
         #[arg(long, value_name = "DURATION", value_parser = duration)]
         expires_after: Option<Duration>,
     },

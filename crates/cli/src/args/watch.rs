@@ -5,7 +5,7 @@ use std::time::Duration;
 use changefeed::{MAX_WATCH_BATCH, Variables, WatchFrom, WatchName, WatchSettings};
 use clap::Subcommand;
 
-use super::{WebhookArgs, duration};
+use super::{BatchSinkArgs, duration};
 
 /// Hands the changed rows of TABLE to a function until stopped; or one of the commands.
 #[derive(Debug, clap::Args)]
@@ -39,12 +39,9 @@ pub(crate) struct WatchRun {
 /// Where batches go; they are printed if nothing is given.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct WatchTarget {
-    /// A command that gets each batch as JSON on its standard input; exit 0 is success
-    #[arg(long, value_name = "COMMAND", conflicts_with_all = ["webhook", "webhook_env"])]
-    pub(crate) exec: Option<String>,
     #[command(flatten)]
-    pub(crate) webhook: WebhookArgs,
-    /// How long an answer to a batch may take
+    pub(crate) sink: BatchSinkArgs,
+    /// How long an answer to a batch may take, or the command that gets it
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Duration,
     /// How many waiting changes one worker is good for, where workers are suggested [default: 1000]

@@ -70,7 +70,7 @@ pub(crate) async fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is said about steps that failed. The plan may not fit any more what the database has.
+/// The error for steps that failed: the database may have changed since the plan was made.
 fn failed(error: Error, outdated: bool) -> Error {
     if error.kind() != Kind::AlreadyExists && error.kind() != Kind::NotFound {
         return error;
@@ -85,7 +85,7 @@ fn failed(error: Error, outdated: bool) -> Error {
     }
 }
 
-/// Says what is worked on: where a file names a database, another may have been named before it.
+/// Prints the database: the command line may name another one than the file.
 fn where_to(place: &str, database: &str, config: &Config, out: &mut Out) -> Result<()> {
     out.line(format!("database {place}"))?;
     match config.database() {
@@ -98,7 +98,7 @@ fn where_to(place: &str, database: &str, config: &Config, out: &mut Out) -> Resu
     }
 }
 
-/// A difference, for a program, which reads each by itself.
+/// A difference as JSON, one object each.
 #[derive(Serialize)]
 struct Line<'a> {
     database: &'a str,

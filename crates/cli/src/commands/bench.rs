@@ -73,7 +73,7 @@ fn itself() -> Result<PathBuf> {
     })
 }
 
-fn spinner() -> ProgressBar {
+pub(super) fn spinner() -> ProgressBar {
     let style = ProgressStyle::with_template("{spinner} {elapsed}  {msg}")
         .unwrap_or_else(|_| ProgressStyle::default_spinner());
     let bar = ProgressBar::new_spinner().with_style(style);

@@ -8,30 +8,104 @@ mod tail;
 
 pub(crate) use create::new_feed;
 
-use changefeed::{Changefeed, Result};
+use changefeed::{Changefeed, Error, FeedName, Result, Retention, Source, Step, format_span};
 
-use crate::args::{DropFeed, Feed, TrimFeed};
+use crate::args::{DropFeed, Feed, FeedImages, FeedRetention, Switch, TrimFeed};
 use crate::connect;
-use crate::output::{Out, confirm};
+use crate::output::{Out, confirm, warn};
 
 pub(crate) async fn run(database: &str, args: Feed, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
     match args {
-        Feed::Create(args) => create::run(&db, args, out).await,
+        Feed::Create(args) => create::run(&db, *args, out).await,
         Feed::List => list::run(&db, out).await,
         Feed::Read(args) => read::run(&db, args, out).await,
         Feed::Tail(args) => tail::run(&db, args, out).await,
         Feed::Backfill(args) => backfill::run(&db, args, out).await,
+        Feed::Images(args) => images(&db, args, out).await,
+        Feed::Retention(args) => retention(&db, args, out).await,
         Feed::Trim(args) => trim(&db, args, out).await,
         Feed::Drop(args) => drop_feed(&db, args, out).await,
     }
 }
 
+/// Says on standard error that changes of a feed wait for their numbers and nobody sweeps. Returns whether there was
+/// anything to say. Reading goes on in any case: whoever may read a feed need not see who sweeps.
+async fn tell_if_unswept(db: &Changefeed, feed: &FeedName, json: bool) -> bool {
+    let found = changefeed::unswept(db, feed).await.unwrap_or_default();
+    found.iter().for_each(|finding| warn(finding, json));
+    !found.is_empty()
+}
+
+async fn images(db: &Changefeed, args: FeedImages, out: &mut Out) -> Result<()> {
+    let keep = args.keep == Switch::On;
+    let mut feed = db.feed(args.name.as_str()).await?.definition().clone();
+    if !keep && feed.source.as_ref().is_some_and(Source::is_filtered) {
+        let name = feed.name;
+        return Err(Error::invalid(format!(
+            "feed '{name}' leaves out rows or columns, which it can only do with images"
+        )));
+    }
+    if !feed.source.as_mut().is_some_and(|s| s.keep_images(keep)) {
+        let name = feed.name;
+        return Err(
+            Error::invalid(format!("feed '{name}' is not made from a table")).advise(
+                "images are kept of tables that a feed captures: `feed create … --from TABLE`",
+            ),
+        );
+    }
+    db.store().apply(&[Step::ChangeFeed(feed.clone())]).await?;
+    if out.is_json() {
+        return out.object(&feed);
+    }
+    let table = feed.source.as_ref().and_then(Source::table);
+    let table = table.map_or_else(String::new, ToString::to_string);
+    out.line(match keep {
+        true => format!("changes of {table} keep the row before and after from now on"),
+        false => format!("changes of {table} keep no rows any more; those that were kept stay until they are trimmed"),
+    })
+}
+
+async fn retention(db: &Changefeed, args: FeedRetention, out: &mut Out) -> Result<()> {
+    let mut feed = db.feed(args.name.as_str()).await?.definition().clone();
+    feed.require_numbers("trimmed")?;
+    feed.retention = create::retention(args.trim_after, args.trim_unread_after);
+    if let Some(retention) = &feed.retention {
+        retention.validate()?;
+    }
+    db.store().apply(&[Step::ChangeFeed(feed.clone())]).await?;
+    if out.is_json() {
+        return out.object(&feed);
+    }
+    let name = &feed.name;
+    out.line(match feed.retention {
+        None => format!("feed {name} keeps all changes"),
+        Some(Retention {
+            trim_after,
+            trim_unread_after,
+        }) => {
+            let after = format_span(trim_after);
+            let unread = trim_unread_after.map_or_else(
+                || "and what a consumer has not read for ever".to_owned(),
+                |unread| {
+                    let unread = format_span(unread);
+                    format!("and what a consumer has not read for {unread}")
+                },
+            );
+            format!("feed {name} keeps changes for {after}, {unread}")
+        }
+    })
+}
+
 async fn trim(db: &Changefeed, args: TrimFeed, out: &mut Out) -> Result<()> {
     let feed = db.feed(args.name.as_str()).await?;
+    let retention = Retention {
+        trim_after: args.older_than,
+        trim_unread_after: args.unread_older_than,
+    };
     let mut removed = 0;
     let held_back_by = loop {
-        let step = feed.trim(args.older_than, args.batch).await?;
+        let step = feed.trim(retention, args.batch).await?;
         removed += step.removed;
         if step.removed == 0 {
             break step.held_back_by;

@@ -14,7 +14,7 @@ pub(crate) fn run(path: Option<&Path>, args: Init, out: &mut Out) -> Result<()> 
         return out.text(EXAMPLE);
     }
     let path = path.unwrap_or(Path::new(DEFAULT_PATH));
-    // Whatever is there already is somebody's work.
+    // An existing file is never overwritten.
     let written = std::fs::OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -32,7 +32,7 @@ pub(crate) async fn run(
     let db = connect(database).await?;
     require_current(db.schema().await?)?;
     let deadline = args.deliver.grace + LAST_WORDS;
-    // Before anybody is told that we serve, and sends one.
+    // Before we announce that we serve, and requests come.
     let hangups = signals::Hangups::new()?;
     let service = prepare(&db, &args, &shutdown).await?;
     match service.server().map(Server::url) {

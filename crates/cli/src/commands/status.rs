@@ -1,16 +1,26 @@
 //! `changefeed status`
 
-use changefeed::Looks;
 use changefeed::view::{FeedStatus, Status};
-use changefeed::{Changefeed, Result};
+use changefeed::{Diagnosis, Looks, Result, Variables};
 
-use crate::commands::{consumer, watch};
+use crate::commands::{consumer, doctor, watch};
 use crate::connect;
 use crate::output::{Out, human_ms};
 
-pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
+pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) -> Result<()> {
     let db = connect(database).await?;
-    let status = Looks::default().look(&db).await?;
+    let mut status = Looks::default().look(&db).await?;
+    // Whoever may see how things stand need not be allowed to look at everything.
+    let cut_off = match Diagnosis::of(&db, variables).await {
+        Ok(diagnosis) => {
+            status.findings = Some(diagnosis.urgent());
+            diagnosis.cut_off
+        }
+        Err(error) => Some(error),
+    };
+    if let Some(error) = cut_off {
+        tracing::warn!(%error, "`changefeed doctor` could not look at everything");
+    }
     if out.is_json() {
         return out.object(&status);
     }
@@ -26,7 +36,10 @@ pub(crate) async fn run(database: &str, out: &mut Out) -> Result<()> {
     }
     leases(&status, out)?;
     incidents(&status, out)?;
-    nobody_sweeps(&db, &status, out)
+    if let Some(incarnation) = status.database.incarnation {
+        out.line(format!("\nincarnation {incarnation}"))?;
+    }
+    findings(&status, out)
 }
 
 fn feeds(feeds: &[FeedStatus], out: &mut Out) -> Result<()> {
@@ -121,14 +134,12 @@ fn incidents(status: &Status, out: &mut Out) -> Result<()> {
     out.table(&["ULID SHARD", "LOST WRITERS", "LAST"], rows)
 }
 
-fn nobody_sweeps(db: &Changefeed, status: &Status, out: &mut Out) -> Result<()> {
-    let waiting = status.feeds.iter().any(|f| f.pending > 0);
-    let swept = status.leases.iter().any(|h| h.expires_in_ms > 0);
-    if db.needs_sweeping() && waiting && !swept {
+fn findings(status: &Status, out: &mut Out) -> Result<()> {
+    let findings = status.findings.as_deref().unwrap_or_default();
+    if !findings.is_empty() {
         out.line("")?;
-        out.line(
-            "changes are waiting for their numbers and nobody sweeps: run `changefeed serve`",
-        )?;
     }
-    Ok(())
+    findings
+        .iter()
+        .try_for_each(|finding| doctor::print(finding, out))
 }

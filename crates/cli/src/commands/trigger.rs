@@ -6,8 +6,7 @@ pub(crate) use create::definition;
 
 use changefeed::view::TriggerView;
 use changefeed::{
-    Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Sink,
-    Updates,
+    Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Updates,
 };
 
 use crate::args::Trigger;
@@ -111,11 +110,7 @@ fn operations(trigger: &EventTrigger) -> String {
 }
 
 fn target(trigger: &EventTrigger) -> String {
-    match &trigger.definition.delivery.sink {
-        Sink::Webhook(webhook) => written(&webhook.url),
-        Sink::Exec(command) => command.clone(),
-        Sink::InProcess => "a handler of the library".to_owned(),
-    }
+    trigger.definition.delivery.sink.to_string()
 }
 
 /// A value, or the variable that holds it.

@@ -6,12 +6,11 @@ mod run;
 pub(crate) use list::table;
 
 use changefeed::{
-    Changefeed, Result, Sink, Watch as Definition, WatchDefinition, WatchName, WatchSpec,
-    WebhookTarget,
+    Changefeed, Result, Watch as Definition, WatchDefinition, WatchName, WatchSpec, WebhookTarget,
 };
 use serde::Serialize;
 
-use crate::args::{Watch, WatchArgs, WatchCreate, WatchSettingsArgs, WatchTarget};
+use crate::args::{BatchSinkArgs, Watch, WatchArgs, WatchCreate, WatchSettingsArgs, WatchTarget};
 use crate::connect;
 use crate::output::{Out, confirm};
 
@@ -62,7 +61,7 @@ async fn create(db: &Changefeed, args: WatchCreate, out: &mut Out) -> Result<()>
 pub(crate) fn spec(db: &Changefeed, args: WatchCreate) -> Result<WatchSpec> {
     let Some(definition) = definition(args.target, &args.settings)? else {
         return Err(crate::usage("the watch has nothing to do with its changes")
-            .advise("add --webhook URL or --exec COMMAND"));
+            .advise(BatchSinkArgs::ADVICE));
     };
     definition.validate()?;
     WebhookTarget::check(&format!("watch '{}'", args.name), &definition.sink)?;
@@ -73,16 +72,12 @@ pub(crate) fn spec(db: &Changefeed, args: WatchCreate) -> Result<WatchSpec> {
     })
 }
 
-/// What was typed, as it is stored; nothing without a place to go to.
+/// The typed options as a definition; none without a sink.
 fn definition(
     target: WatchTarget,
     settings: &WatchSettingsArgs,
 ) -> Result<Option<WatchDefinition>> {
-    let sink = match target.exec {
-        Some(command) => Some(Sink::Exec(command)),
-        None => target.webhook.sink()?,
-    };
-    Ok(sink.map(|sink| WatchDefinition {
+    Ok(target.sink.sink()?.map(|sink| WatchDefinition {
         sink,
         timeout: target.timeout,
         settings: settings.settings(),

@@ -332,7 +332,7 @@ impl Reader<'_> {
     fn variable(&self, value: &DeValue<'_>) -> Result<String> {
         match Source::of(self.key, value, Plain::Refused, self.place) {
             Ok(Source::Env(name)) => Ok(name),
-            // Whoever may write to the database could otherwise have any file sent anywhere.
+            // Otherwise everybody who may write to the database could have any file sent anywhere.
             Ok(_) => Err(self.error(
                 "is kept in the database by the name of a variable: write { env = \"NAME\" }, and \
                  NAME = { file = \"PATH\" } in [secrets]",

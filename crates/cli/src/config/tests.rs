@@ -179,7 +179,7 @@ fn what_is_typed_goes_before_the_file() {
         let line = ["changefeed", "serve"].iter().chain(typed);
         let matches = config.below(Args::command()).get_matches_from(line);
         match Args::from_arg_matches(&matches).unwrap().command {
-            Command::Serve(serve) => serve,
+            Command::Serve(serve) => *serve,
             other => panic!("{other:?}"),
         }
     };

@@ -14,11 +14,11 @@ use serde_json::Value;
 /// How often an order that is refused is refused. With as many attempts it is given up by itself, and
 /// accepted when a person has it delivered again.
 pub(super) const REFUSALS: u32 = 3;
-/// Every so many requests one finds the receiver busy.
+/// One of this many requests finds the receiver busy.
 const BUSY_EVERY: u64 = 9;
 /// Orders worth more than this have no carrier.
 const TOO_DEAR: i64 = 18_800;
-/// Every so many orders one has an address that mail does not reach.
+/// One of this many orders has an address that mail does not reach.
 const UNREACHABLE: i64 = 13;
 
 pub(super) async fn start() -> Result<Receiver> {

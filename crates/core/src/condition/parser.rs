@@ -1,4 +1,4 @@
-//! Reading a condition. What is wrong is said with its place.
+//! Parses a condition. Errors name the position.
 
 use super::{Comparison, Condition, Operand, Side, Test};
 use crate::{Error, Fold, Result};
@@ -41,15 +41,25 @@ fn refused(at: usize, why: impl std::fmt::Display) -> Error {
         at + 1
     ))
     .advise(
-        "over HTTP a condition compares columns of old and new with values, as in \
-         new.status = 'paid' and new.total > 100, with =, <>, <, <=, >, >=, in, between, like, \
-         is null, is distinct from, and, or, not; any other SQL is for the command line",
+        "a condition compares columns with values, with =, <>, <, <=, >, >=, in, between, like, is null, is \
+         distinct from, and, or, not: that of a feed as in status = 'paid' and total > 100, that of an event trigger \
+         over HTTP as in new.status = 'paid' and old.total <> new.total; any other SQL is for triggers that are made \
+         on the command line",
     )
 }
 
 impl Condition {
     /// Reads a condition as a person writes it; names without quotes are folded.
     pub fn parse(text: &str, fold: Fold) -> Result<Condition> {
+        Condition::read(text, fold, false)
+    }
+
+    /// Reads a condition over one row, whose columns go by their names alone. They are those of the new row.
+    pub fn parse_row(text: &str, fold: Fold) -> Result<Condition> {
+        Condition::read(text, fold, true)
+    }
+
+    fn read(text: &str, fold: Fold, one_row: bool) -> Result<Condition> {
         if text.len() > MAX_LENGTH {
             return Err(Error::invalid(format!(
                 "the condition is too long: {} bytes, where {MAX_LENGTH} are possible",
@@ -62,6 +72,7 @@ impl Condition {
             at: 0,
             depth: 0,
             fold,
+            one_row,
         };
         let condition = parser.condition()?;
         match parser.peek() {
@@ -78,6 +89,8 @@ struct Parser {
     at: usize,
     depth: usize,
     fold: Fold,
+    /// Whether columns go by their names alone.
+    one_row: bool,
 }
 
 impl Parser {
@@ -252,6 +265,7 @@ impl Parser {
                 Ok(Operand::Text(text))
             }
             Some(Token::Word(word)) => self.word(&word),
+            Some(Token::Name(_)) if self.one_row => self.column(Side::New),
             _ => Err(self.needed("a column or a value")),
         }
     }
@@ -259,8 +273,8 @@ impl Parser {
     fn word(&mut self, word: &str) -> Result<Operand> {
         let after = |n: usize| self.tokens.get(self.at + n).map(|(_, token)| token);
         let side = match word.to_ascii_lowercase().as_str() {
-            "old" => Side::Old,
-            "new" => Side::New,
+            "old" if !self.one_row => Side::Old,
+            "new" if !self.one_row => Side::New,
             "true" | "false" => {
                 self.at += 1;
                 return Ok(Operand::Boolean(word.eq_ignore_ascii_case("true")));
@@ -269,6 +283,7 @@ impl Parser {
             _ if after(1) == Some(&Token::Sign("(")) => {
                 return Err(self.refused(format!("'{word}' is called, and there are no functions")));
             }
+            _ if self.one_row => return self.column(Side::New),
             _ => {
                 return Err(self.refused(format!(
                     "it does not say what '{word}' is: columns are written as new.COLUMN and \
@@ -278,6 +293,10 @@ impl Parser {
         };
         self.at += 1;
         self.need_sign(".")?;
+        self.column(side)
+    }
+
+    fn column(&mut self, side: Side) -> Result<Operand> {
         let name = match self.peek() {
             Some(Token::Word(name)) => match self.fold {
                 Fold::Lower => name.to_lowercase(),

@@ -210,3 +210,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_condition_over_one_row_knows_columns_by_their_names() {
+    let dialect = Dialect {
+        fold: Fold::Lower,
+        backslashes: true,
+        distinct_from: true,
+    };
+    let parsed = Condition::parse_row(
+        "Status in ('paid', 'sent') and not (\"Total\" is null or old > 5) and new is distinct from 3",
+        Fold::Lower,
+    )
+    .unwrap();
+    assert_eq!(
+        parsed.sql_of("r", dialect),
+        "r.\"status\" in ('paid', 'sent') and not (r.\"Total\" is null or r.\"old\" > 5) \
+         and r.\"new\" is distinct from 3"
+    );
+    for bad in [
+        "new.status = 1",
+        "lower(status) = 'a'",
+        "status",
+        "1 = (select 1)",
+    ] {
+        assert!(Condition::parse_row(bad, Fold::Lower).is_err(), "{bad}");
+    }
+}

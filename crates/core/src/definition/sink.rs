@@ -1,6 +1,7 @@
 //! Where events and batches go.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +77,17 @@ impl Sink {
         }
     }
 
+    /// Whether it acts on the machine of the instance. It is then not defined over HTTP, and an instance
+    /// uses it only if it was allowed to.
+    pub fn is_local(&self) -> bool {
+        matches!(self, Sink::Exec(_))
+    }
+
+    /// Whether events of a trigger can go there, or only batches of a watch.
+    pub fn takes_events(&self) -> bool {
+        !self.is_local()
+    }
+
     /// Checks what can be checked without an environment.
     pub fn validate(&self) -> Result<()> {
         match self {
@@ -84,6 +96,20 @@ impl Sink {
                 Err(Error::invalid("the command is empty"))
             }
             Sink::Exec(_) | Sink::InProcess => Ok(()),
+        }
+    }
+}
+
+/// For people; an address may hold secrets.
+impl fmt::Display for Sink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sink::Webhook(webhook) => match &webhook.url {
+                Setting::Value(url) => f.write_str(url),
+                Setting::FromEnv(variable) => write!(f, "${variable}"),
+            },
+            Sink::Exec(command) => f.write_str(command),
+            Sink::InProcess => f.write_str("a handler of the library"),
         }
     }
 }

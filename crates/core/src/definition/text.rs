@@ -80,7 +80,18 @@ pub(super) fn closed(
 #[cfg(feature = "openapi")]
 pub(crate) type Schemas = Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>;
 
-/// A duration with its unit: `"10s"`, `"1h 30m"`.
+/// A duration with its unit: `10s`, `1h 30m`. Whole days stay days: a month has no length.
+pub fn format_span(span: Duration) -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    match span.as_secs() {
+        seconds if seconds > DAY && seconds.is_multiple_of(DAY) && span.subsec_nanos() == 0 => {
+            format!("{}days", seconds / DAY)
+        }
+        _ => humantime::format_duration(span).to_string(),
+    }
+}
+
+/// A duration as a text: see [`format_span`].
 pub(super) mod span {
     use super::*;
 
@@ -88,7 +99,7 @@ pub(super) mod span {
         span: &Duration,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(&humantime::format_duration(*span))
+        serializer.serialize_str(&format_span(*span))
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(

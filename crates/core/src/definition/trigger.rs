@@ -118,6 +118,18 @@ pub struct Capture {
     pub not_for_replication: bool,
 }
 
+impl Capture {
+    /// Every insert, update and delete, with all columns.
+    pub fn everything() -> Self {
+        Capture {
+            insert: true,
+            update: Updates::Any,
+            delete: true,
+            ..Capture::default()
+        }
+    }
+}
+
 /// Which updates become events.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum Updates {
@@ -238,13 +250,15 @@ fn not_empty(what: &str, columns: Option<&[String]>) -> Result<()> {
 }
 
 impl Delivery {
-    /// How many requests one instance makes at the same time, where nothing else is said.
+    /// The default number of concurrent requests of one instance.
     pub const CONCURRENCY: u32 = 100;
 
     fn validate(&self) -> Result<()> {
-        if matches!(self.sink, Sink::Exec(_)) {
-            return Err(Error::invalid("events cannot be given to a command")
-                .advise("use a webhook, or a watch, whose batches can"));
+        if !self.sink.takes_events() {
+            return Err(
+                Error::invalid(format!("events cannot be given to '{}'", self.sink))
+                    .advise("use a webhook, or a watch, whose batches can"),
+            );
         }
         self.sink.validate()?;
         for (what, limit) in [

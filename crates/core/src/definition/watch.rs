@@ -16,7 +16,7 @@ use crate::{
 pub struct WatchDefinition {
     /// Where its batches go.
     pub sink: Sink,
-    /// How long an answer to a batch may take.
+    /// How long an answer to a batch may take, or the command that gets it.
     pub timeout: Duration,
     /// Batch, lease and attempts.
     pub settings: WatchSettings,

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::{
-    Consumer, EventTrigger, Feed, FeedId, FeedName, LoggedAttempt, LoggedEvent, ShardState, Source,
-    TriggerState,
+    Consumer, EventTrigger, Feed, FeedId, FeedName, LoggedAttempt, LoggedEvent, Retention,
+    ShardState, Source, TriggerState,
 };
 
 /// A feed, the traffic of its shards, and its consumers.
@@ -19,6 +19,8 @@ pub struct FeedDetail {
     pub comment: Option<String>,
     /// Where the rows behind its changes are.
     pub source: Option<Source>,
+    /// How long its changes are kept; null for ever.
+    pub retention: Option<Retention>,
     /// Its shards.
     pub shards: Vec<ShardDetail>,
     /// Its consumers.
@@ -45,6 +47,7 @@ impl FeedDetail {
             name: feed.name.clone(),
             comment: feed.comment.clone(),
             source: feed.source.clone(),
+            retention: feed.retention,
             shards: states
                 .into_iter()
                 .map(|state| ShardDetail {

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use crate::{
-    Connections, Consumer, FeedId, FeedName, Incident, Instance, LeaseHolder, ShardState,
-    TableName, TriggerState, WatchStatus,
+    Connections, Consumer, FeedId, FeedName, Finding, Incarnation, Incident, Instance, LeaseHolder,
+    ShardState, TableName, TriggerState, WatchStatus,
 };
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents at one moment.
@@ -35,6 +35,9 @@ pub struct Status {
     pub leases: Vec<LeaseHolder>,
     /// Shards that lost ULID writers.
     pub incidents: Vec<Incident>,
+    /// What of `doctor`'s findings should be looked at, worst first: warnings and problems; null if nobody has
+    /// looked yet.
+    pub findings: Option<Vec<Finding>>,
 }
 
 /// Whether the database answers.
@@ -47,6 +50,9 @@ pub struct Database {
     pub error: Option<String>,
     /// The connections of the instance that answers.
     pub connections: Connections,
+    /// Which life of the database this is, as pages say it.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub incarnation: Option<Incarnation>,
 }
 
 /// The traffic of a feed.

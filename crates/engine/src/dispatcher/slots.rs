@@ -40,7 +40,7 @@ impl Slots {
         }
     }
 
-    /// How many more this trigger may take, among so many triggers.
+    /// How many more events this trigger may take, with `triggers` of them sharing the slots.
     pub(super) fn room(&self, trigger: TriggerId, limit: usize, triggers: usize) -> usize {
         let own = self.held(trigger);
         if own == 0 && limit > 0 {

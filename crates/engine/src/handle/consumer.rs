@@ -26,10 +26,12 @@ impl ConsumerHandle {
         Taken::read(&*feed.store, &self.name, &feed.feed, self.shard, limit).await
     }
 
-    /// These changes are done. Whoever is killed before this gets them again: at least once. Fails with
+    /// These changes are done. A consumer that is killed before this gets them again: at least once. Fails with
     /// [`Kind::Moved`](changefeed_core::Kind::Moved) when somebody else has moved the consumer.
     pub async fn done(&self, taken: &Taken) -> Result<()> {
-        let to = taken.page.next;
+        let Some(to) = taken.to() else {
+            return Ok(());
+        };
         self.feed
             .store_cursor(&self.name, self.shard, taken.from, to)
             .await

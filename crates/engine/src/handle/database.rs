@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use changefeed_core::{
-    Condition, Consumer, Error, Incident, LeaseHolder, Migration, NewFeed, Result, SchemaState,
-    Store, SweepGroup, SweepReport, TableName,
+    Condition, Consumer, Error, Incarnation, Incident, LeaseHolder, Migration, NewFeed, Result,
+    SchemaState, Store, SweepGroup, SweepReport, TableName,
 };
 
 use super::FeedHandle;
@@ -49,12 +49,23 @@ impl Changefeed {
         self.store.uninstall().await
     }
 
+    /// The life of this database.
+    pub async fn incarnation(&self) -> Result<Incarnation> {
+        self.store.incarnation().await
+    }
+
+    /// Begins another life, after the database was restored from a backup.
+    pub async fn recover(&self) -> Result<Incarnation> {
+        self.store.recover().await
+    }
+
     /// Creates a feed.
     pub async fn create_feed(&self, new: &NewFeed) -> Result<FeedHandle> {
         let feed = self.store.create_feed(new).await?;
         Ok(FeedHandle {
             store: self.store.clone(),
             feed,
+            incarnation: None,
         })
     }
 
@@ -66,6 +77,7 @@ impl Changefeed {
             .map(|feed| FeedHandle {
                 store: self.store.clone(),
                 feed,
+                incarnation: None,
             })
             .collect())
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Change, ConsumerName, Cursor, Feed, Page, Result, ShardId, ShardState, Store,
-    Trimmed, seek_consumer,
+    After, Backfill, Change, ConsumerName, Cursor, Feed, Incarnation, Page, Result, Retention,
+    ShardId, ShardState, Store, Trimmed, seek_consumer,
 };
 use futures_util::stream::{Stream, StreamExt, select_all};
 
@@ -18,6 +18,7 @@ use crate::{CancellationToken, Follower, ShardPages, follow};
 pub struct FeedHandle {
     pub(super) store: Arc<dyn Store>,
     pub(super) feed: Feed,
+    pub(super) incarnation: Option<Incarnation>,
 }
 
 impl fmt::Debug for FeedHandle {
@@ -37,9 +38,20 @@ impl FeedHandle {
         self.feed.name.as_str()
     }
 
+    /// The same feed, read only in this life of the database: the one of the page that the cursors are from, if
+    /// they were kept outside of it. In another one, reading fails with
+    /// [`Kind::Recovered`](changefeed_core::Kind::Recovered).
+    #[must_use]
+    pub fn expecting(mut self, incarnation: Option<Incarnation>) -> Self {
+        self.incarnation = incarnation;
+        self
+    }
+
     /// The changes after a point, oldest first.
     pub async fn read(&self, shard: ShardId, after: After, limit: usize) -> Result<Page> {
-        self.store.read(&self.feed, shard, after, limit).await
+        let page = self.store.read(&self.feed, shard, after, limit).await?;
+        page.incarnation.check(self.incarnation)?;
+        Ok(page)
     }
 
     /// The next changes; waits up to `wait` if there are none yet.
@@ -50,7 +62,8 @@ impl FeedHandle {
         limit: usize,
         wait: Duration,
     ) -> Result<Page> {
-        let mut follower = Follower::new(self.pages(shard, limit), after);
+        let pages = self.pages(shard, limit);
+        let mut follower = Follower::new(pages, after).expecting(self.incarnation);
         follower
             .poll(wait, &CancellationToken::new(), || Ok(()))
             .await
@@ -62,7 +75,7 @@ impl FeedHandle {
         shard: ShardId,
         after: After,
     ) -> impl Stream<Item = Result<Change>> + Send + use<> {
-        follow(self.pages(shard, 1000), after)
+        follow(self.pages(shard, 1000), after, self.incarnation)
     }
 
     fn pages(&self, shard: ShardId, limit: usize) -> ShardPages {
@@ -107,8 +120,10 @@ impl FeedHandle {
     }
 
     /// Removes old changes that every consumer has read, a batch at a time.
-    pub async fn trim(&self, age: Duration, batch: usize) -> Result<Trimmed> {
-        self.store.trim(&self.feed, age, batch).await
+    pub async fn trim(&self, retention: impl Into<Retention>, batch: usize) -> Result<Trimmed> {
+        let retention = retention.into();
+        retention.validate()?;
+        self.store.trim(&self.feed, retention, batch).await
     }
 
     /// The cursor that stands for a point: what is read after it is what is read after that point,

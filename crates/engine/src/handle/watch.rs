@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::sinks::webhook::without_secrets;
+use crate::supervisor::unique_name;
 use crate::{CancellationToken, WatchFunction, WatchTotals, Watcher};
 use async_trait::async_trait;
 use changefeed_core::{
@@ -179,18 +180,11 @@ impl WatchBuilder {
             ..WatchSpec::new(name, table)
         };
         let watch = self.store.open_watch(&spec).await?;
-        let owner = self.owner.unwrap_or_else(unique);
+        let owner = self.owner.unwrap_or_else(unique_name);
         Watcher::new(self.store, watch, self.settings, owner)
             .run(function, shutdown)
             .await
     }
-}
-
-/// A name that no other instance has.
-fn unique() -> String {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let random = RandomState::new().build_hasher().finish();
-    format!("{}/{random:016x}", std::process::id())
 }
 
 struct Typed<T, F> {

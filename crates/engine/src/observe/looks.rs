@@ -9,7 +9,7 @@ use changefeed_core::view::Status;
 
 use super::samples::{Sample, look};
 
-/// Rates are those of this long. Instances tell what they have done every few seconds, so that a
+/// The time over which rates are computed. Instances announce their counts every few seconds, so that a
 /// shorter time would show nothing, and then everything at once.
 const WINDOW: Duration = Duration::from_secs(15);
 

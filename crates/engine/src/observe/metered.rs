@@ -137,7 +137,10 @@ passing! { FeedStore {
     feeds() -> Vec<Feed>;
     shard_states(feed: &Feed) -> Vec<ShardState>;
     backfill(feed: &Feed, batch: usize) -> Backfill;
-    trim(feed: &Feed, age: Duration, batch: usize) -> Trimmed;
+    trim(feed: &Feed, retention: Retention, batch: usize) -> Trimmed;
+    erase(table: &TableName, key: &[(String, String)]) -> Erased;
+    incarnation() -> Incarnation;
+    recover() -> Incarnation;
 }
     fn dialect(&self) -> Dialect {
         self.inner.dialect()
@@ -194,12 +197,12 @@ passing! { ConsumerStore {
 } }
 
 impl WakeStore for Metered {
-    fn subscribe(&self, feed: &Feed, shard: ShardId) -> Subscription {
-        self.inner.subscribe(feed, shard)
+    fn listen(&self, feed: &Feed, shard: ShardId) -> Listener {
+        self.inner.listen(feed, shard)
     }
 
-    fn subscribe_watch(&self, watch: &Watch) -> Subscription<WatchPlace> {
-        self.inner.subscribe_watch(watch)
+    fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
+        self.inner.listen_to_watch(watch)
     }
 }
 

@@ -76,18 +76,14 @@ pub struct Samples {
 impl Samples {
     /// The last sample.
     pub fn latest(&self) -> Option<Arc<Sample>> {
-        self.latest
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let latest = self.latest.lock();
+        latest.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why the last look failed.
     pub fn error(&self) -> Option<String> {
-        self.error
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        let error = self.error.lock();
+        error.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The last hour of the lines that are wanted.
@@ -107,18 +103,18 @@ impl Samples {
         let mut first = true;
         loop {
             let began = Instant::now();
-            let error = match self.sample(&db, &own).await {
-                Ok(()) => None,
+            let (shards, error) = match self.sample(&db, &own).await {
+                Ok(shards) => (shards, None),
                 Err(error) => {
                     tracing::debug!(%error, "no sample");
-                    Some(error.to_string())
+                    (0, Some(error.to_string()))
                 }
             };
             *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
             // The first one also pays for what is done once.
             let rest = match std::mem::take(&mut first) {
                 true => STEP,
-                false => rest_after(began.elapsed()),
+                false => rest_after(began.elapsed(), shards),
             };
             tokio::select! {
                 () = shutdown.cancelled() => return,
@@ -127,7 +123,8 @@ impl Samples {
         }
     }
 
-    async fn sample(&self, db: &Changefeed, own: &Own) -> Result<()> {
+    /// Takes a sample and returns its number of shards.
+    async fn sample(&self, db: &Changefeed, own: &Own) -> Result<usize> {
         let before = self.latest();
         let before = before.as_deref();
         let sample = look(db, Some(own), before, before).await?;
@@ -145,8 +142,9 @@ impl Samples {
             (false, true) => tracing::info!("what stood still goes on"),
             _ => {}
         }
+        let shards = sample.status.feeds.iter().map(|f| f.shards.len()).sum();
         *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(sample));
-        Ok(())
+        Ok(shards)
     }
 }
 
@@ -187,11 +185,17 @@ fn undelivered(trigger: &EventTrigger, state: &TriggerState, moves: bool) -> Opt
     })
 }
 
+/// The rest for each shard that was looked at, so that thousands of idle ones cost hardly anything.
+const REST_PER_SHARD: Duration = Duration::from_millis(2);
+
 /// Where counting takes long, a twentieth of the time is spent on it, unless nobody would believe the
 /// numbers any more.
-fn rest_after(took: Duration) -> Duration {
+fn rest_after(took: Duration, shards: usize) -> Duration {
+    let shards = REST_PER_SHARD.saturating_mul(u32::try_from(shards).unwrap_or(u32::MAX));
     let least = STEP.saturating_sub(took);
-    (took * 19).clamp(least, LONGEST_REST.max(least))
+    (took * 19)
+        .max(shards)
+        .clamp(least, LONGEST_REST.max(least))
 }
 
 /// The values of a sample that are kept for charts.
@@ -229,7 +233,7 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
     lines.into_iter()
 }
 
-/// Looks once. How long changes wait is told by the look before, and rates by how things stood at
+/// Takes one sample. How long changes wait comes from the sample before, and rates from the state at
 /// `earlier`.
 pub(super) async fn look(
     db: &Changefeed,
@@ -239,6 +243,7 @@ pub(super) async fn look(
 ) -> Result<Sample> {
     let store = db.store();
     let mut status = Status::default();
+    status.database.incarnation = Some(store.incarnation().await?);
     let mut stuck = BTreeMap::new();
     let taken = Instant::now();
     let passed = earlier.map(|earlier| (taken - earlier.taken).as_secs_f64());
@@ -260,8 +265,13 @@ pub(super) async fn look(
                     let key = (name.clone(), state.shard);
                     let known = before.and_then(|b| b.stuck.get(&key));
                     let since = waits_since(&state, known, taken);
-                    let then =
-                        then.and_then(|f| f.shards.iter().find(|s| s.state.shard == state.shard));
+                    // Found by order: there may be ten thousand, every five seconds.
+                    let then = then.and_then(|f| {
+                        let at = f
+                            .shards
+                            .binary_search_by_key(&state.shard, |s| s.state.shard);
+                        at.ok().map(|at| &f.shards[at])
+                    });
                     let lag = since.map_or(Duration::ZERO, |since| taken - since);
                     if let Some(since) = since {
                         stuck.insert(key, (state.last, since));
@@ -555,14 +565,15 @@ mod tests {
     #[test]
     fn looking_costs_little_and_does_not_stop() {
         let seconds = Duration::from_secs;
-        assert_eq!(rest_after(Duration::ZERO), STEP);
+        assert_eq!(rest_after(Duration::ZERO, 100), STEP);
         assert_eq!(
-            rest_after(Duration::from_millis(100)),
+            rest_after(Duration::from_millis(100), 1),
             STEP - Duration::from_millis(100)
         );
-        assert_eq!(rest_after(seconds(1)), seconds(19));
-        assert_eq!(rest_after(seconds(15)), LONGEST_REST);
-        assert_eq!(rest_after(seconds(300)), LONGEST_REST);
+        assert_eq!(rest_after(seconds(1), 1), seconds(19));
+        assert_eq!(rest_after(seconds(1), 12_000), seconds(24));
+        assert_eq!(rest_after(seconds(15), 1), LONGEST_REST);
+        assert_eq!(rest_after(seconds(300), 1), LONGEST_REST);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! A command that gets each batch as JSON on its standard input. Exit 0 is success.
 
 use std::process::Stdio;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use changefeed_core::{Batch, BatchFormat, batch_json};
+use changefeed_core::{Batch, BatchFormat, batch_json, format_span};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
 
@@ -17,14 +18,16 @@ const KEPT: usize = 2000;
 pub struct Exec {
     command: String,
     format: BatchFormat,
+    timeout: Duration,
 }
 
 impl Exec {
-    /// A command, as a shell understands it.
-    pub fn new(command: impl Into<String>, format: BatchFormat) -> Self {
+    /// A command, as a shell understands it, which is ended if a batch takes it longer than this.
+    pub fn new(command: impl Into<String>, format: BatchFormat, timeout: Duration) -> Self {
         Exec {
             command: command.into(),
             format,
+            timeout,
         }
     }
 }
@@ -32,6 +35,19 @@ impl Exec {
 #[async_trait]
 impl WatchFunction for Exec {
     async fn call(&self, batch: &Batch) -> Result<(), String> {
+        // What is dropped is ended.
+        let ended = tokio::time::timeout(self.timeout, self.run(batch)).await;
+        ended.unwrap_or_else(|_| {
+            let limit = format_span(self.timeout);
+            Err(format!(
+                "it had not ended after {limit}, and was ended with everything that it had started"
+            ))
+        })
+    }
+}
+
+impl Exec {
+    async fn run(&self, batch: &Batch) -> Result<(), String> {
         let mut input = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         input.push('\n');
         let mut command = shell(&self.command);
@@ -77,7 +93,7 @@ impl WatchFunction for Exec {
         };
         let status = status.map_err(|e| format!("'{}' was lost: {e}", self.command))?;
         if said.is_none() {
-            let rest = tokio::time::timeout(std::time::Duration::from_millis(200), talk).await;
+            let rest = tokio::time::timeout(Duration::from_millis(200), talk).await;
             said = rest.ok().map(|((), kept)| kept);
         }
         if status.success() {
@@ -133,6 +149,17 @@ mod tests {
 
     use super::*;
 
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// `--timeout` was for webhooks only.
+    #[tokio::test]
+    async fn a_command_that_takes_too_long_is_ended() {
+        let brief = Duration::from_millis(50);
+        let exec = Exec::new("sleep 600", BatchFormat::default(), brief);
+        let said = exec.call(&batch()).await.unwrap_err();
+        assert!(said.starts_with("it had not ended after 50ms"), "{said}");
+    }
+
     fn batch() -> Batch {
         Batch {
             generation: 1,
@@ -146,7 +173,7 @@ mod tests {
     #[tokio::test]
     async fn exit_0_is_success_and_anything_else_is_kept_with_what_was_said() {
         let call = async |command: &str| {
-            Exec::new(command, BatchFormat::default())
+            Exec::new(command, BatchFormat::default(), LONG)
                 .call(&batch())
                 .await
         };
@@ -170,12 +197,13 @@ mod tests {
         let exec = Exec::new(
             format!("sleep 600 & echo $! > {}; wait", file.display()),
             BatchFormat::default(),
+            LONG,
         );
         let pid = {
             let batch = batch();
             let mut call = exec.call(&batch);
             loop {
-                let step = std::time::Duration::from_millis(5);
+                let step = Duration::from_millis(5);
                 let _ = tokio::time::timeout(step, &mut call).await;
                 if let Ok(pid) = std::fs::read_to_string(&file)
                     && let Ok(pid) = pid.trim().parse::<i32>()
@@ -190,7 +218,7 @@ mod tests {
             if stat.is_ok_and(|s| s.contains(") Z ")) {
                 break;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
 }

@@ -160,7 +160,7 @@ struct Exchange {
 }
 
 impl WebhookClient {
-    /// A client. Its connections belong to the runtime of whoever sends.
+    /// A client. Its connections belong to the runtime of the sender.
     pub fn new(options: WebhookOptions) -> Result<Self> {
         let roots: Vec<_> = options
             .root_certificates

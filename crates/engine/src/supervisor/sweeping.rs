@@ -1,4 +1,4 @@
-//! A sweeper for every sweep group.
+//! A sweeper for every sweep group, and who trims what they have numbered.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,13 +6,28 @@ use std::time::Duration;
 use changefeed_core::{Error, Kind, Remedy, Result, SweepGroup};
 use tokio::task::JoinHandle;
 
-use crate::{CancellationToken, Changefeed};
+use crate::{CancellationToken, Changefeed, run_trimmer};
 
 /// How soon a sweep group that was added while we run gets its sweeper.
 const LOOK_FOR_GROUPS: Duration = Duration::from_secs(2);
 
-/// Runs a sweeper for every group that has shards, until told to stop.
+/// Runs a sweeper for every group that has shards, and trims, until told to stop.
 pub(super) async fn sweep(db: &Changefeed, owner: &str, shutdown: CancellationToken) -> Result<()> {
+    let trimmer = async {
+        let ended = run_trimmer(db.store().clone(), owner.to_owned(), shutdown.clone()).await;
+        if let Err(error) = ended {
+            // Whoever may sweep need not be allowed to trim.
+            tracing::warn!(%error, "this instance does not trim feeds");
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        ended = sweep_groups(db, owner, shutdown.clone()) => ended,
+        ended = trimmer => ended,
+    }
+}
+
+async fn sweep_groups(db: &Changefeed, owner: &str, shutdown: CancellationToken) -> Result<()> {
     let mut sweepers: BTreeMap<SweepGroup, JoinHandle<Result<()>>> = BTreeMap::new();
     loop {
         if db.needs_sweeping() {

@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use changefeed_core::{
-    Error, Kind, Remedy, Result, Sink, Watch, WatchDefinition, WatchName, WatchSpec,
-};
+use changefeed_core::{Error, Kind, Remedy, Result, Watch, WatchDefinition, WatchName, WatchSpec};
 use tokio::task::JoinHandle;
 
 use super::InstanceOptions;
@@ -88,10 +86,10 @@ async fn run_defined(
 ) {
     let name = watch.name.clone();
     let ended = async {
-        if matches!(definition.sink, Sink::Exec(_)) && !options.allow_exec {
-            // Whoever may write to the database would otherwise run commands here.
+        if definition.sink.is_local() && !options.allow_exec {
+            // Otherwise everybody who may write to the database could run commands here.
             return Err(
-                Error::new(Kind::Permission, "commands of watches are not run here")
+                Error::new(Kind::Permission, "watches may not act on this machine")
                     .advise("start `changefeed serve --allow-exec`"),
             );
         }

@@ -48,27 +48,45 @@ pub fn sweep_shard() -> Script {
             with("set xact_abort on"),
             with("set transaction isolation level read committed"),
             with(
-                "select @versioned = d.is_read_committed_snapshot_on from sys.databases where d.name = db_name()",
+                "select @versioned = d.is_read_committed_snapshot_on, @snapshots = case when d.is_read_committed_snapshot_on = 0 and d.snapshot_isolation_state = 1 and @@trancount = 0 then 1 else 0 end from sys.databases where d.name = db_name()",
             ),
-            with("if @versioned = 0"),
+            with("if @versioned = 0 and @snapshots = 0"),
             step("bound", "  set @bound = next value for change_id"),
-            step("begin", "begin transaction"),
+            with("while 1 = 1"),
+            with("  if @snapshots = 1"),
+            with("    set transaction isolation level snapshot"),
+            step("look", "    begin transaction"),
+            step(
+                "look at the end",
+                "    select @seen = s.last_change_sequence_number from shard where s.feed_id = @feed_id and s.shard = @shard",
+            ),
+            step(
+                "look at changes",
+                "    insert @pending select top(@batch) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null order by c.change_id",
+            ),
+            step("looked", "    commit transaction"),
+            with("    set transaction isolation level read committed"),
+            step("begin", "  begin transaction"),
             step(
                 "lock",
-                "update shard(forceseek,updlock) set last_sweep_time = last_sweep_time output inserted.last_change_sequence_number, inserted.last_sweep_time into @state where feed_id = @feed_id and shard = @shard",
+                "  update shard(forceseek,updlock) set last_sweep_time = last_sweep_time output inserted.last_change_sequence_number, inserted.last_sweep_time into @state where feed_id = @feed_id and shard = @shard",
             ),
-            with("if @last is null"),
+            with("  if @last is null"),
+            with("    commit transaction"),
+            with("    return"),
+            step("compare", "  if @snapshots = 0 or @last = @seen"),
+            with("    break"),
             with("  commit transaction"),
-            with("  return"),
             with("if @versioned = 1"),
             step(
                 "collect",
                 "  insert @pending select top(@batch) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null order by c.change_id",
             ),
             with("else"),
+            with("  if @snapshots = 0"),
             step(
                 "collect by locks",
-                "  insert @pending select top(@batch) from change(index ix_needs_seqnum,readcommittedlock,readpast) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null and c.change_id < @bound order by c.change_id",
+                "    insert @pending select top(@batch) from change(index ix_needs_seqnum,readcommittedlock,readpast) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null and c.change_id < @bound order by c.change_id",
             ),
             with("if @change_count = 0"),
             with("  commit transaction"),
@@ -108,6 +126,7 @@ pub fn sweep_shard() -> Script {
 /// `trim.sql`.
 pub fn trim() -> Script {
     let links = "rows of their own, by ids that nobody else has";
+    let cap = "what is so old that no consumer holds it back, of which there is nothing here";
     Script::new(
         "trim.sql",
         [
@@ -115,9 +134,17 @@ pub fn trim() -> Script {
                 "set @before = dateadd(millisecond, - @p4, dateadd(second, - @p3, sysutcdatetime()))",
                 "all numbers are old enough",
             ),
+            beside(
+                "set @unread_before = dateadd(millisecond, - @p7, dateadd(second, - @p6, sysutcdatetime()))",
+                cap,
+            ),
             step(
                 "old",
                 "select top(1) @old = p.last_change_sequence_number from progress where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before order by p.swept_at desc, p.last_change_sequence_number desc",
+            ),
+            beside(
+                "select top(1) @unread = p.last_change_sequence_number from progress where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @unread_before order by p.swept_at desc, p.last_change_sequence_number desc",
+                cap,
             ),
             step("begin", "begin transaction"),
             step(
@@ -129,6 +156,11 @@ pub fn trim() -> Script {
                 "if exists(select 1 from backfill b where b.feed_id = @feed_id and(b.finished_at is null or b.finished_at > @before))",
             ),
             with("  …"),
+            beside(
+                "if exists(select 1 from backfill b where b.feed_id = @feed_id and(b.finished_at is null or b.finished_at > @unread_before))",
+                cap,
+            ),
+            beside("  …", cap),
             with("try"),
             step(
                 "consumers",
@@ -185,7 +217,7 @@ pub fn page() -> Script {
             ),
             step(
                 "ends",
-                "select (select count(*) from backfill b where b.feed_id = @feed_id) - @begun from shard where s.feed_id = @feed_id and s.shard = @shard",
+                "select (select count(*) from backfill b where b.feed_id = @feed_id) - @begun, (select top(1) i.incarnation from incarnation i order by i.number desc) from shard where s.feed_id = @feed_id and s.shard = @shard",
             ),
         ],
     )
@@ -269,8 +301,19 @@ pub fn read() -> Script {
     Script::new(
         "changefeed.read",
         [
+            with("set implicit_transactions off"),
             beside("if @limit is null or @limit < 1", bounds),
             beside("  throw 55020", bounds),
+            beside(
+                "if not exists(select 1 from feed_access a where a.feed_id = @feed_id)",
+                "who may read is no matter of the protocol",
+            ),
+            beside("  throw 55023", "who may read is no matter of the protocol"),
+            beside(
+                "if @incarnation <>(select top(1) i.incarnation from incarnation i order by i.number desc)",
+                bounds,
+            ),
+            beside("  throw 55024", bounds),
             step(
                 "begun",
                 "select @begun = count(*) from backfill where b.feed_id = @feed_id",
@@ -281,7 +324,7 @@ pub fn read() -> Script {
             ),
             step(
                 "page",
-                "insert @page select top(@limit) from change where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number > @from and c.change_sequence_number <= @upto and c.change_sequence_number is not null order by c.change_sequence_number",
+                "insert @page select top(@limit) from change, change_row(forceseek), op_name where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number > @from and c.change_sequence_number <= @upto and c.change_sequence_number is not null order by c.change_sequence_number",
             ),
             step(
                 "ends",

@@ -88,7 +88,12 @@ fn enter() -> Script {
         [
             with("set xact_abort on"),
             beside("if @@trancount = 0", MISUSE),
-            beside("  throw 55604", MISUSE),
+            beside(
+                "  select @incidents = max(i.[count]) from incident(readuncommitted) where i.feed_id = @feed_id and i.shard_id = @shard_id",
+                "begins an implicit transaction; the model's has begun",
+            ),
+            beside("  if @@trancount = 0", MISUSE),
+            beside("    throw 55604", MISUSE),
             beside("if @feed_id is null or @shard_id is null", MISUSE),
             beside("  throw 55604", MISUSE),
             beside(
@@ -144,6 +149,10 @@ fn enter() -> Script {
             with("if @floor_time is null or @time > @floor_time"),
             with("  set @random = crypt_gen_random(10)"),
             step("life", "insert ulid_life values"),
+            beside(
+                "select @shard = concat(@feed_id, N'/', @shard_id), @start = @low + @reserved, @due = dateadd(millisecond, @timeout / 10, sysutcdatetime())",
+                TIME,
+            ),
             with("exec sp_set_session_context N'ulid_incident', null"),
             beside(
                 "exec sp_set_session_context N'ulid_transaction', @transaction_id",
@@ -153,6 +162,7 @@ fn enter() -> Script {
             beside("exec sp_set_session_context N'ulid_high', @high", CONTEXT),
             beside("exec sp_set_session_context N'ulid_low', @start", CONTEXT),
             beside("exec sp_set_session_context N'ulid_base', @base", CONTEXT),
+            beside("exec sp_set_session_context N'ulid_due', @due", TIME),
         ],
     )
 }
@@ -177,7 +187,10 @@ fn commit() -> Script {
             beside("  throw 55604", MISUSE),
             beside("if @@trancount > 1", MISUSE),
             beside("  throw 55604", MISUSE),
-            beside("exec ulid_forget", CONTEXT),
+            beside(
+                "exec sp_set_session_context N'ulid_transaction', null",
+                CONTEXT,
+            ),
             with(
                 "select @incidents = max(l.incidents) from ulid_life(readuncommitted) where l.feed_id = @feed_id and l.shard_id = @shard_id and l.transaction_id = @transaction_id",
             ),
@@ -224,6 +237,7 @@ fn report() -> Script {
         "changefeed.report_incident",
         [
             with("set xact_abort on"),
+            with("set implicit_transactions off"),
             with("set transaction isolation level read committed"),
             beside("if @@trancount > 0", MISUSE),
             beside("  throw 55604", MISUSE),

@@ -84,7 +84,7 @@ fn read() -> Script {
             ),
             step(
                 "noted",
-                "set @noted = (select max(i.object_id) from sys.internal_tables i where i.parent_id = @table_id and i.internal_type_desc = N'CHANGE_TRACKING')",
+                "set @noted = (select concat(i.object_id, '/', c.begin_version) from tracking i, tracking c)",
             ),
             step("end", "commit transaction"),
             with("set transaction isolation level read committed"),
@@ -114,7 +114,7 @@ fn moves() -> Script {
             step("begin", "  begin transaction"),
             step(
                 "lock",
-                "  update watched_table set last_version = last_version + 1, tracked_version = @until, tracked_in = isnull(@noted, tracked_in) where table_id = @table_id and generation = @functions_generation and tracked_version = @since and isnull(tracked_in, 0) = isnull(@known, 0)",
+                "  update watched_table set last_version = last_version + 1, tracked_version = @until, tracked_in = isnull(@noted, tracked_in) where table_id = @table_id and generation = @functions_generation and tracked_version = @since and isnull(tracked_in, '') = isnull(@known, '')",
             ),
             with("  if @@rowcount = 0"),
             with("    commit transaction"),

@@ -1,6 +1,6 @@
 //! Several statements as one message, and what the server answers to each.
 
-use changefeed_core::{Error, Kind, Result};
+use changefeed_core::{Error, Result, words};
 use deadpool_postgres::ClientWrapper;
 use tokio_postgres::SimpleQueryMessage;
 use tokio_postgres::error::SqlState;
@@ -38,11 +38,11 @@ pub(super) async fn send(client: &ClientWrapper, sql: &str) -> Result<Vec<Answer
 pub(super) async fn send_or(
     client: &ClientWrapper,
     sql: &str,
-    otherwise: impl FnOnce() -> String,
+    otherwise: impl FnOnce() -> Result<String>,
 ) -> Result<Vec<Answer>> {
     match exchange(client, sql).await {
         Err(error) if error.code().is_some_and(|c| c.code().starts_with("22")) => {
-            send(client, &otherwise()).await
+            send(client, &otherwise()?).await
         }
         answers => answers.map_err(explain),
     }
@@ -73,7 +73,7 @@ pub(super) async fn read(
     committed.map_err(explain)?;
     let mut answers = fetched.map_err(explain)?;
     closed.map_err(explain)?;
-    answers.pop().ok_or_else(unexpected)
+    answers.pop().ok_or_else(words::server_unexpected)
 }
 
 async fn exchange(client: &ClientWrapper, sql: &str) -> Result<Vec<Answer>, tokio_postgres::Error> {
@@ -117,16 +117,7 @@ pub(crate) fn explain(error: tokio_postgres::Error) -> Error {
         return lock_kept().caused_by(error);
     }
     if is_undefined(&error) {
-        return Error::not_found("a table or column of this watch is not there any more")
-            .advise("start the watch again: what was deleted is made again")
-            .caused_by(error);
+        return words::watch_table_missing().caused_by(error);
     }
     db(error)
-}
-
-pub(super) fn unexpected() -> Error {
-    Error::new(
-        Kind::Database,
-        "the server answered something else than was asked",
-    )
 }

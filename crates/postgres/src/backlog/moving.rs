@@ -1,11 +1,12 @@
 //! Moving committed changes from where the trigger notes them to the backlogs of all functions.
 
-use changefeed_core::Result;
+use changefeed_core::{Result, words};
 use tokio_postgres::GenericClient;
 
-use super::message::{Answer, unexpected};
+use super::message::Answer;
 use super::{Backlog, Seen};
 use crate::error::db;
+use crate::row::Cells;
 use crate::template::fill;
 use crate::tracking::{Tracked, leases_name};
 use crate::watch_key::join;
@@ -45,17 +46,17 @@ impl Range {
 impl Backlog {
     /// Moves all changes, within a transaction that holds the table's lock.
     pub(crate) async fn move_all(&self, client: &impl GenericClient) -> Result<()> {
-        let sql = self.move_sql(&Range::all(), ALL, Texts::Doubted);
+        let sql = self.move_sql(&Range::all(), ALL, Texts::Doubted)?;
         loop {
             let row = client.query_one(&sql, &[]).await.map_err(db)?;
-            if usize::try_from(row.get::<_, i64>(1)).is_ok_and(|moved| moved < ALL) {
+            if usize::try_from(row.take::<i64>(1)?).is_ok_and(|moved| moved < ALL) {
                 return Ok(());
             }
         }
     }
 
-    /// Moves up to so many changes.
-    pub(super) fn move_sql(&self, range: &Range, chunk: usize, texts: Texts) -> String {
+    /// The statement that moves up to `chunk` changes.
+    pub(super) fn move_sql(&self, range: &Range, chunk: usize, texts: Texts) -> Result<String> {
         let tracked = &self.tracked;
         let log_keys = join(&tracked.key, ", ", |n, c| {
             let (text, type_sql) = (format!("l._changefeed_raw->>{}", n - 1), &c.type_sql);
@@ -125,7 +126,10 @@ impl Backlog {
 
     /// Remembers how far the changes were moved; returns whether there are more.
     pub(super) fn note_moved(&self, moved: &Answer, seen: &Seen) -> Result<bool> {
-        let snapshot = moved.text(0).ok_or_else(unexpected)?.to_owned();
+        let snapshot = moved
+            .text(0)
+            .ok_or_else(words::server_unexpected)?
+            .to_owned();
         let last = moved
             .text(2)
             .and_then(|text| text.split_once(','))
@@ -169,7 +173,7 @@ pub(super) fn is_full(moved: &Answer) -> bool {
 }
 
 /// What moves changes to each function's backlog.
-pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
+pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> Result<String> {
     let mut sql = String::new();
     for (n, function_id) in functions.iter().enumerate() {
         let (number, leases) = (n.to_string(), leases_name(function_id, tracked.table_id));
@@ -191,7 +195,7 @@ pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> String {
         sql.push_str(&fill(
             include_str!("../sql/watch_move_function.sql"),
             &places,
-        ));
+        )?);
     }
-    sql
+    Ok(sql)
 }

@@ -1,12 +1,12 @@
 //! The rows of a batch.
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings,
+    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings, words,
 };
 use deadpool_postgres::ClientWrapper;
 use serde_json::value::RawValue;
 
-use super::message::{read, unexpected};
+use super::message::read;
 use super::{Backlog, Leased, PLANNER};
 use crate::quote;
 use crate::template::fill;
@@ -80,7 +80,7 @@ impl Backlog {
                 ("to", &leased.versions.1.to_string()),
                 ("generation", &leased.generation.to_string()),
             ],
-        );
+        )?;
         let answer = read(client, &begin, &declare, tracked.row_type()).await?;
         if answer.garbled {
             return Err(Error::new(
@@ -98,16 +98,16 @@ impl Backlog {
                 columns.next(),
                 columns.next(),
             ) else {
-                return Err(unexpected());
+                return Err(words::server_unexpected());
             };
-            let number = |text: String| text.parse::<i64>().map_err(|_| unexpected());
+            let number = |text: String| text.parse::<i64>().map_err(|_| words::server_unexpected());
             let operation = RowOperation::from_number(number(operation)?)?;
             let changed = columns
                 .next()
                 .filter(|_| operation == RowOperation::Update)
                 .map(|names| serde_json::from_str(&names))
                 .transpose()
-                .map_err(|_| unexpected())?;
+                .map_err(|_| words::server_unexpected())?;
             changes.push(RowChange {
                 operation,
                 item: RawValue::from_string(item)

@@ -4,7 +4,7 @@ from pg_class c
 join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = 'changefeed' and c.relkind in ('r', 'p', 'm', 'f')
   and c.relname not in (
-      'schema_version', 'feed', 'feed_source', 'shard_definition', 'progress', 'numbered',
+      'schema_version', 'incarnation', 'feed', 'feed_source', 'feed_reader', 'shard_definition', 'progress', 'numbered',
       'inbox_0', 'inbox_1', 'inbox_2', 'inbox_3', 'inbox_segment', 'cluster', 'clock', 'lease', 'change_row', 'consumer',
       'backfill', 'shard_ulid', 'incident', 'ulid_guard', 'event_trigger', 'event',
       'event_attempt', 'event_backfill', 'event_request', 'event_gap', 'event_nested', 'watch',

@@ -56,7 +56,7 @@ impl Tracked {
                 self.convert(client, &table, &altered).await?;
             }
         }
-        // Where somebody was loading existing rows, the place is told by a key of before.
+        // The position of a load of existing rows is a key of the old form.
         client
             .execute(
                 "update changefeed.watch set loaded_to = null where table_id = $1 and loading",

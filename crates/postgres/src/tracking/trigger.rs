@@ -6,6 +6,7 @@ use tokio_postgres::GenericClient;
 use super::{Tracked, owners_work};
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 use crate::template::{dollar_quote, fill};
 use crate::watch_key::{KeyColumn, join};
 
@@ -21,14 +22,14 @@ struct Trigger {
 
 impl Tracked {
     pub(super) async fn ensure_trigger(&self, client: &impl GenericClient) -> Result<()> {
-        for trigger in [self.row_trigger(), self.truncate_trigger()] {
+        for trigger in [self.row_trigger()?, self.truncate_trigger()?] {
             self.ensure_one(client, &trigger).await?;
         }
         Ok(())
     }
 
     async fn ensure_one(&self, client: &impl GenericClient, trigger: &Trigger) -> Result<()> {
-        // Only where it is another: whoever replaces a function must own it.
+        // Only if it differs: one must own a function to replace it.
         let current: Option<String> = client
             .query_opt(
                 "select prosrc from pg_proc where pronamespace = 'changefeed'::regnamespace \
@@ -37,7 +38,8 @@ impl Tracked {
             )
             .await
             .map_err(db)?
-            .map(|row| row.get(0));
+            .map(|row| row.take(0))
+            .transpose()?;
         if current.as_ref() != Some(&trigger.body) {
             let made = client.batch_execute(&trigger.function_sql).await;
             made.map_err(|e| {
@@ -78,7 +80,8 @@ impl Tracked {
             )
             .await
             .map_err(db)?
-            .map(|row| row.get(0));
+            .map(|row| row.take(0))
+            .transpose()?;
         if calls == Some(false) {
             return Err(Error::invalid(format!(
                 "{} has a trigger of somebody else by the name of ours, {}",
@@ -97,7 +100,7 @@ impl Tracked {
                 ("table", &self.table.sql),
                 ("function", &trigger.function),
             ],
-        );
+        )?;
         client.batch_execute(&create).await.map_err(|e| {
             let error = db(e);
             match error.kind() {
@@ -115,7 +118,7 @@ impl Tracked {
         })
     }
 
-    fn truncate_trigger(&self) -> Trigger {
+    fn truncate_trigger(&self) -> Result<Trigger> {
         let (log, function) = (self.log(), format!("truncate_{}", self.table_id));
         Trigger::new(
             format!("{}_truncate", self.trigger()),
@@ -144,7 +147,7 @@ impl Tracked {
         format!("'{{{places}}}'::pg_catalog.int2[]")
     }
 
-    fn row_trigger(&self) -> Trigger {
+    fn row_trigger(&self) -> Result<Trigger> {
         let each = |make: &dyn Fn(usize, &KeyColumn) -> String| join(&self.key, " ", make);
         let numbered = |alias: &str| join(&self.key, ", ", |n, _| format!("{alias}_{n}"));
         let take = |alias: &str| each(&|n, c| format!("{alias}_{n} := {};", c.ours(alias)));
@@ -198,18 +201,18 @@ impl Trigger {
         template: &str,
         values: &[(&str, String)],
         create: &'static str,
-    ) -> Trigger {
+    ) -> Result<Trigger> {
         let texts: Vec<&str> = values.iter().map(|(_, v)| v.as_str()).collect();
         let quote = dollar_quote(&texts);
         let mut all: Vec<(&str, &str)> = values.iter().map(|(k, v)| (*k, v.as_str())).collect();
         all.push(("quote", &quote));
-        let function_sql = fill(template, &all);
-        Trigger {
+        let function_sql = fill(template, &all)?;
+        Ok(Trigger {
             name,
             function,
             body: (function_sql.split(&quote).nth(1).unwrap_or_default()).to_owned(),
             function_sql,
             create,
-        }
+        })
     }
 }

@@ -10,13 +10,14 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use changefeed_core::{Error, Kind, Result, Subscription, WatchPlace};
+use changefeed_core::{Error, Kind, Listener, Result, WatchPlace};
 use tokio::sync::Notify;
 use tokio_postgres::types::ToSql;
 
 use super::Task;
 use crate::backlog::explain;
 use crate::error::db;
+use crate::row::Cells;
 use crate::session::{Limit, Session, lend};
 use crate::template::fill;
 use crate::tracking::{leases_name, log_name};
@@ -68,15 +69,15 @@ pub(crate) struct WatchProber {
 }
 
 impl PostgresStore {
-    pub(super) fn subscribe_to(&self, place: WatchPlace) -> Subscription<WatchPlace> {
-        let subscription = self.inner.known.watches.subscribe(place);
+    pub(super) fn listen_to(&self, place: WatchPlace) -> Listener<WatchPlace> {
+        let listener = self.inner.known.watches.listen(place);
         let prober = &self.inner.watch_prober;
         let (store, newcomer) = (Arc::downgrade(&self.inner), prober.newcomer.clone());
         prober
             .task
             .ensure(|| tokio::spawn(probe(store, newcomer)).abort_handle());
         prober.newcomer.notify_one();
-        subscription
+        listener
     }
 }
 
@@ -135,7 +136,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
 #[derive(Default)]
 struct Looks {
     plan: Option<Plan>,
-    /// All that is visible in this snapshot was told.
+    /// Everything visible in this snapshot was announced.
     snapshot: Option<Snapshot>,
     changed: Option<Instant>,
     watches: HashMap<WatchPlace, State>,
@@ -193,7 +194,7 @@ impl Plan {
             .query_one(include_str!("../sql/watch_tables.sql"), &[&names])
             .await
             .map_err(db)?;
-        let there: Vec<bool> = row.get(0);
+        let there: Vec<bool> = row.take(0)?;
         let looked_at: Vec<WatchPlace> = (places.iter().zip(there.chunks(2)))
             .filter(|(_, there)| there.iter().all(|there| *there))
             .map(|(place, _)| place.clone())
@@ -202,24 +203,24 @@ impl Plan {
         tables.dedup();
         let changed = (tables.iter())
             .map(|table| fill(CHANGED, &[("log", &log_name(*table))]))
-            .collect::<Vec<_>>();
+            .collect::<Result<Vec<_>>>()?;
         let of_each = |what: &str| {
             (looked_at.iter().zip(1..))
                 .map(|(place, number): (_, i32)| {
                     let (leases, number) = (leases_name_of(place), number.to_string());
                     fill(what, &[("leases", &leases), ("number", &number)])
                 })
-                .collect::<Vec<_>>()
-                .join(", ")
+                .collect::<Result<Vec<_>>>()
+                .map(|parts| parts.join(", "))
         };
         let sql = fill(
             include_str!("../sql/watch_look_all.sql"),
             &[
                 ("changed", &changed.join(", ")),
-                ("free", &of_each(FREE)),
-                ("rows", &of_each(ROWS)),
+                ("free", &of_each(FREE)?),
+                ("rows", &of_each(ROWS)?),
             ],
-        );
+        )?;
         Ok(Plan {
             places,
             tables,
@@ -257,7 +258,7 @@ impl Looks {
                 .query_one("select pg_catalog.pg_current_snapshot()::text", &[])
                 .await
                 .map_err(db)?;
-            self.snapshot = Some(Snapshot::parse(row.get(0))?);
+            self.snapshot = Some(Snapshot::parse(row.take(0)?)?);
             // What was committed until now is for them to see.
             return Ok(plan.places.clone());
         };
@@ -278,14 +279,14 @@ impl Looks {
         );
         waited.map_err(db)?;
         let row = found.map_err(explain)?;
-        self.snapshot = Some(Snapshot::parse(row.get(0))?);
-        let changed: Vec<bool> = row.get(1);
+        self.snapshot = Some(Snapshot::parse(row.take(0)?)?);
+        let changed: Vec<bool> = row.take(1)?;
         let changed: HashMap<i64, bool> = plan.tables.iter().copied().zip(changed).collect();
         let now = Instant::now();
         if changed.values().any(|changed| *changed) {
             self.changed = Some(now);
         }
-        let (free, rows): (Vec<bool>, Vec<bool>) = (row.get(2), row.get(3));
+        let (free, rows): (Vec<bool>, Vec<bool>) = (row.take(2)?, row.take(3)?);
         let found: HashMap<&WatchPlace, (bool, bool)> = (plan.looked_at.iter())
             .zip(free.into_iter().zip(rows))
             .collect();

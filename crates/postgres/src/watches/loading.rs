@@ -5,6 +5,7 @@ use changefeed_core::{Error, Kind, Result, Watch, crash_point};
 use crate::backlog::explain;
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 use crate::session::Session;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, lock_table};
@@ -60,10 +61,10 @@ impl Session {
             }
             let sql = load_sql(watch, &now, leases);
             let more: bool = transaction
-                .query_typed_one(&sql, &[(&NoValue, now.row_type())])
+                .query_typed_one(&sql?, &[(&NoValue, now.row_type())])
                 .await
                 .map_err(explain)?
-                .get(0);
+                .take(0)?;
             transaction.commit().await.map_err(db)?;
             crash_point("watch.loaded");
             if !more {
@@ -74,7 +75,7 @@ impl Session {
 }
 
 /// The statement that loads the next existing rows.
-fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> String {
+fn load_sql(watch: &Watch, tracked: &Tracked, leases: &str) -> Result<String> {
     let key = &tracked.key;
     let resume = tracked.is_behind("t", |n| {
         format!("(state.loaded_to->>{})::{}", n - 1, key[n - 1].type_sql)

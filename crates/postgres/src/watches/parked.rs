@@ -5,7 +5,9 @@ use changefeed_core::{Parked, Result, RowOperation, Watch};
 use super::{missing_state, raw};
 use crate::error::db;
 use crate::quote;
+use crate::row::Cells;
 use crate::session::Session;
+use crate::template::fill;
 use crate::tracking::begin;
 
 impl Session {
@@ -22,21 +24,19 @@ impl Session {
             .await
             .map_err(db)?
             .ok_or_else(|| watch.name.unknown())?
-            .get(0);
+            .take(0)?;
         let key: Vec<String> = key
             .iter()
             .map(|name| format!("q.{0} as {0}", quote::identifier(name)))
             .collect();
-        let sql = format!(
-            "select textsend((select row_to_json(changefeed_key.*)::text from (select {}) changefeed_key)), \
-               least(q._changefeed_operation, 2)::bigint, q._changefeed_change_version, \
-               q._changefeed_attempt_count::bigint, q._changefeed_last_error, \
-               (extract(epoch from clock_timestamp() - q._changefeed_parked_time) * 1000)::bigint \
-             from {} q where q._changefeed_parked_time is not null \
-             order by q._changefeed_change_version limit {limit}",
-            key.join(", "),
-            watch.leases_table
-        );
+        let sql = fill(
+            include_str!("../sql/watch_parked.sql"),
+            &[
+                ("key", &key.join(", ")),
+                ("leases", &watch.leases_table),
+                ("limit", &limit.to_string()),
+            ],
+        )?;
         let rows = client
             .query(&sql, &[])
             .await
@@ -44,12 +44,12 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(Parked {
-                    key: raw(&row.get::<_, Vec<u8>>(0))?,
-                    operation: RowOperation::from_number(row.get(1))?,
-                    version: row.get(2),
-                    attempts: row.get(3),
-                    error: row.get(4),
-                    since_ms: row.get(5),
+                    key: raw(&row.take::<Vec<u8>>(0)?)?,
+                    operation: RowOperation::from_number(row.take(1)?)?,
+                    version: row.take(2)?,
+                    attempts: row.take(3)?,
+                    error: row.take(4)?,
+                    since_ms: row.take(5)?,
                 })
             })
             .collect()

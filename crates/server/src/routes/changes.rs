@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use changefeed_core::{After, Feed, MAX_PAGE, Page, ShardId};
+use changefeed_core::{After, Feed, Incarnation, MAX_PAGE, Page, ShardId};
 use changefeed_engine::Follower;
 
 use super::feeds::may_read;
@@ -48,17 +48,19 @@ pub(crate) async fn shard(
         )));
     }
     let after = query.after.as_deref().map(str::parse).transpose()?;
+    let incarnation = expected(&headers, &query)?;
     match wanted(&headers) {
         Form::Events => {
             let resumed = last_event_id(&headers)?.map(|id| id.parse()).transpose()?;
             let after = resumed.or(after).unwrap_or(After::Last);
             let seat = at_work.wait(&app)?;
-            stream::shard(&app, rights, seat, &feed, shard, after).await
+            stream::shard(&app, rights, seat, &feed, shard, after, incarnation).await
         }
         form => {
             let after = after.unwrap_or(After::First);
-            let page = poll(&app, Some(&at_work), &feed, shard, after, limit, wait).await?;
-            Ok(match form {
+            let from = Start { after, incarnation };
+            let page = poll(&app, Some(&at_work), &feed, shard, from, limit, wait).await?;
+            let response = match form {
                 Form::Lines => (
                     [(header::CONTENT_TYPE, "application/x-ndjson")],
                     page.ndjson(),
@@ -68,7 +70,8 @@ pub(crate) async fn shard(
                     let body = page.json(feed.name.as_str(), shard.0);
                     ([(header::CONTENT_TYPE, "application/json")], body).into_response()
                 }
-            })
+            };
+            Ok(stream::tell(response, page.incarnation()))
         }
     }
 }
@@ -103,7 +106,8 @@ pub(crate) async fn feed(
         (None, Some(places)) => Places::parse(places)?,
     };
     let seat = at_work.wait(&app)?;
-    stream::feed(&app, rights, seat, &feed, &places).await
+    let incarnation = expected(&headers, &query)?;
+    stream::feed(&app, rights, seat, &feed, &places, incarnation).await
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,6 +137,31 @@ fn wanted(headers: &HeaderMap) -> Form {
     Form::Json
 }
 
+/// The life of the database that the caller's cursor belongs to, if it says so.
+fn expected(headers: &HeaderMap, query: &ChangesQuery) -> Answer<Option<Incarnation>> {
+    let sent = headers.get(stream::INCARNATION);
+    let sent = sent.map(|value| value.to_str().unwrap_or_default());
+    let text = query.incarnation.as_deref().or(sent);
+    Ok(text.map(str::parse).transpose()?)
+}
+
+/// Where a reader goes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Start {
+    pub(crate) after: After,
+    /// The life of the database that this belongs to, if the reader says so.
+    pub(crate) incarnation: Option<Incarnation>,
+}
+
+impl From<After> for Start {
+    fn from(after: After) -> Self {
+        Start {
+            after,
+            incarnation: None,
+        }
+    }
+}
+
 fn last_event_id(headers: &HeaderMap) -> Answer<Option<&str>> {
     headers
         .get("last-event-id")
@@ -151,13 +180,17 @@ pub(crate) async fn poll(
     at_work: Option<&AtWork>,
     feed: &Arc<Feed>,
     shard: ShardId,
-    after: After,
+    from: Start,
     limit: usize,
     wait: Duration,
 ) -> Answer<Arc<Encoded>> {
     debug_assert!(limit <= MAX_PAGE);
     if wait.is_zero() {
-        return Ok(app.reads.read(feed, shard, after, limit).await?);
+        let page = app.reads.read(feed, shard, from.after, limit).await?;
+        if let Some(incarnation) = page.incarnation() {
+            incarnation.check(from.incarnation)?;
+        }
+        return Ok(page);
     }
     let pages = SharedPages {
         app: app.clone(),
@@ -166,7 +199,7 @@ pub(crate) async fn poll(
         limit,
     };
     let mut seat = None;
-    let mut follower = Follower::new(pages, after);
+    let mut follower = Follower::new(pages, from.after).expecting(from.incarnation);
     let page = follower.poll(wait, &app.shutdown, || {
         seat = at_work.map(|at_work| at_work.wait(app)).transpose()?;
         Ok::<_, Problem>(())

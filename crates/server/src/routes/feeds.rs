@@ -9,7 +9,8 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use changefeed_core::view::FeedDetail;
 use changefeed_core::{
-    Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Source, SweepGroup, Trimmed,
+    Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Retention, Source, SweepGroup,
+    Trimmed,
 };
 
 use super::created;
@@ -54,6 +55,7 @@ pub(crate) async fn create(
         sweep_group: SweepGroup(new.sweep_group),
         start,
         source: new.source,
+        retention: new.retention,
     };
     if feed.source == Some(Source::Events) {
         return Err(
@@ -83,7 +85,7 @@ pub(crate) async fn show(
     Ok(Json(FeedDetail::new(&feed, states, consumers)))
 }
 
-/// Refuses whoever may not read the feed of this name, before it is known whether there is one.
+/// Refuses callers that may not read the feed, before it is known whether it exists.
 pub(crate) fn may_read(rights: &Rights, name: &str) -> Answer<()> {
     match name.parse::<FeedName>() {
         Ok(feed) => rights.need_feed(&feed),
@@ -130,7 +132,7 @@ pub(crate) fn batch(size: usize) -> Answer<usize> {
     }
 }
 
-/// One step of removing old changes that every consumer has read.
+/// One step of removing old changes that every consumer has read, or that nobody shall hold back any longer.
 #[utoipa::path(post, path = "/api/feeds/{feed}/trim", operation_id = "trim_feed", tag = "feeds",
     params(("feed" = String, Path)), request_body = TrimIn,
     responses((status = 200, body = Trimmed), Problems))]
@@ -141,8 +143,12 @@ pub(crate) async fn trim(
     Body(body): Body<TrimIn>,
 ) -> Answer<Json<Trimmed>> {
     let feed = app.db.feed(&name).await?;
-    let age = Duration::from_millis(age(body.older_than_ms)?);
-    Ok(Json(feed.trim(age, batch(body.batch)?).await?))
+    let span = |ms| age(ms).map(Duration::from_millis);
+    let retention = Retention {
+        trim_after: span(body.older_than_ms)?,
+        trim_unread_after: body.unread_older_than_ms.map(span).transpose()?,
+    };
+    Ok(Json(feed.trim(retention, batch(body.batch)?).await?))
 }
 
 /// Checks an age: a hundred years are enough, and more would not fit a database's interval.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// How old the look at the schema may be.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// What is installed in the database, looked at by whoever asks whether this instance is ready.
+/// The installed schema, looked up when this instance is asked whether it is ready.
 pub(crate) fn schema(db: Changefeed) -> Kept<SchemaState> {
     let look = move || {
         let db = db.clone();

@@ -207,7 +207,7 @@ async fn version_1(
     let (mut pages, mut room) = (Vec::new(), ROOM);
     for (partition, shard, after) in &wanted {
         let mut page = Arc::new(Encoded::nothing(*after));
-        // Who begins at the end is told where that is.
+        // A reader that begins at the end gets its cursor.
         if room > WORTH_READING || *after == After::Last {
             let read = app.reads.read(feed, *shard, *after, limit).await;
             let read = read.map_err(Problem::from)?;
@@ -229,7 +229,7 @@ async fn version_1(
             .map(|((partition, shard, _), (_, page))| {
                 let (partition, next) = (*partition, page.next());
                 Box::pin(async move {
-                    let page = poll(app, None, feed, *shard, next, limit, wait).await?;
+                    let page = poll(app, None, feed, *shard, next.into(), limit, wait).await?;
                     Ok::<_, Problem>((partition, page))
                 })
             });
@@ -290,7 +290,7 @@ impl Discovery {
     }
 }
 
-/// Stands for the set of shards: whoever read by another set has to ask again.
+/// Identifies the set of shards: a reader of another set has to start again.
 fn token(feed: &Feed) -> String {
     let mut shards = format!("{}", feed.id);
     for shard in &feed.shards {
@@ -337,7 +337,16 @@ pub(crate) async fn events(
     let cursor = query.get("cursor");
     let after = point(cursor.ok_or_else(|| bad("the parameter 'cursor' is missing"))?)?;
     let (limit, wait) = (query.page()?, query.wait()?);
-    let page: Arc<Encoded> = poll(&app, Some(&at_work), &feed, shard, after, limit, wait).await?;
+    let page: Arc<Encoded> = poll(
+        &app,
+        Some(&at_work),
+        &feed,
+        shard,
+        after.into(),
+        limit,
+        wait,
+    )
+    .await?;
     let mut text = String::new();
     for (_, change) in page.changes() {
         let _ = writeln!(text, "{{\"data\":{change}}}");

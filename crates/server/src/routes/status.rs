@@ -1,21 +1,26 @@
 //! The whole at a glance.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use changefeed_core::view::Status;
+use changefeed_core::{Finding, Severity};
+use changefeed_engine::Changefeed;
+use changefeed_engine::sinks::webhook::Variables;
+use futures_util::FutureExt;
 
 use crate::access::{Reader, Rights};
 use crate::app::App;
 use crate::extract::Params;
+use crate::kept::Kept;
 use crate::problem::{Answer, Problem, Problems};
 use crate::wire::ms;
 use crate::wire::status::{
     FindingList, IncidentList, InstanceList, SeriesList, SeriesOut, SeriesQuery, SessionOut,
 };
-use changefeed_engine::observe::LENGTH;
-use changefeed_engine::observe::{STEP, seen};
+use changefeed_engine::observe::{Diagnosis, LENGTH, STEP, seen};
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents as of the last sample.
 #[utoipa::path(get, path = "/api/status", operation_id = "get_status", tag = "status",
@@ -35,6 +40,16 @@ pub(crate) async fn status(State(app): State<Arc<App>>, _: Reader) -> Json<Statu
     status.database.error = app.samples.error();
     status.database.reachable = status.database.error.is_none();
     status.database.connections = app.db.store().connections();
+    let findings = tokio::time::timeout(PATIENCE, app.findings.get(FRESH)).await;
+    let findings = match findings {
+        Ok(Ok(findings)) => Some(findings),
+        // It goes on looking, for the next time.
+        _ => app.findings.last(),
+    };
+    status.findings = findings.map(|mut all| {
+        all.retain(|f| f.severity >= Severity::Warning);
+        all
+    });
     Json(status)
 }
 
@@ -102,13 +117,32 @@ pub(crate) async fn incidents(
     Ok(Json(IncidentList { incidents }))
 }
 
-/// What keeps changes from being captured or handed over, and what this database cannot capture at all.
+/// How old what `doctor` has found may be: everything is looked at, and that costs more than a sample.
+const FRESH: Duration = Duration::from_secs(10);
+/// How long the status waits for it.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What `doctor` has to say, looked up when somebody asks.
+pub(crate) fn findings_of(db: Changefeed, variables: Variables) -> Kept<Vec<Finding>> {
+    let look = move || {
+        let (db, variables) = (db.clone(), variables.clone());
+        async move {
+            let diagnosis = Diagnosis::of(&db, &variables).await?;
+            match diagnosis.cut_off {
+                Some(error) => Err(error),
+                None => Ok(diagnosis.findings),
+            }
+        }
+        .boxed()
+    };
+    Kept::new(look, None)
+}
+
+/// What `changefeed doctor` says, worst first; at most ten seconds old.
 #[utoipa::path(get, path = "/api/findings", operation_id = "list_findings", tag = "status",
     responses((status = 200, body = FindingList), Problems))]
 pub(crate) async fn findings(State(app): State<Arc<App>>, _: Reader) -> Answer<Json<FindingList>> {
-    let mut findings = app.db.store().server_findings().await?;
-    findings.extend(app.db.capture_findings().await?);
-    findings.extend(app.db.store().watch_findings().await?);
+    let findings = app.findings.get(FRESH).await?;
     Ok(Json(FindingList { findings }))
 }
 

@@ -1,6 +1,6 @@
 //! Feeds, shards, consumers and pages.
 
-use changefeed_core::{Consumer, Feed, Source};
+use changefeed_core::{Consumer, Feed, Op, Retention, Source};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -36,6 +36,9 @@ pub(crate) struct NewFeedIn {
     pub(crate) start: Option<String>,
     #[serde(default)]
     pub(crate) source: Option<Source>,
+    /// How long its changes are kept; for ever unless given.
+    #[serde(default)]
+    pub(crate) retention: Option<Retention>,
 }
 
 fn one() -> i16 {
@@ -85,6 +88,10 @@ pub(crate) struct TrimIn {
     /// Changes that got their number longer ago than this.
     #[schema(maximum = 3_155_760_000_000_u64)]
     pub(crate) older_than_ms: u64,
+    /// Also those that a consumer has not read, if they got their number longer ago than this.
+    #[serde(default)]
+    #[schema(maximum = 3_155_760_000_000_u64)]
+    pub(crate) unread_older_than_ms: Option<u64>,
     /// Changes in this step.
     #[serde(default = "ten_thousand")]
     #[schema(minimum = 1, maximum = 10000)]
@@ -108,6 +115,10 @@ pub(crate) struct ChangesQuery {
     /// Milliseconds to wait if there is nothing yet.
     #[param(maximum = 60000)]
     pub(crate) wait: Option<u64>,
+    /// The incarnation of the page that the cursor is from. When the database was recovered from a backup since,
+    /// the answer is 410. The header `Changefeed-Incarnation` says the same.
+    #[param(pattern = "^[0-9a-f]{32}$")]
+    pub(crate) incarnation: Option<String>,
 }
 
 /// A page of a shard.
@@ -121,6 +132,9 @@ pub(crate) struct PageOut {
     pub(crate) next: String,
     /// Whether there was more when this was read: the page was full, by number or by size.
     pub(crate) more: bool,
+    /// The life of the database that its cursors belong to; not when nothing was read.
+    #[schema(required = false)]
+    pub(crate) incarnation: String,
 }
 
 /// One change.
@@ -130,17 +144,24 @@ pub(crate) struct ChangeOut {
     pub(crate) cursor: String,
     /// The application's key to whatever changed; none in a feed of ULIDs.
     pub(crate) change_id: Option<String>,
-    /// What happened to the row; only in feeds that event triggers write to.
+    /// What happened; not in feeds that the application publishes to by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
-    pub(crate) op: Option<String>,
-    /// The row before.
+    pub(crate) op: Option<Op>,
+    /// The key of the row that it happened to; only in feeds made from a table.
+    #[schema(required = false, value_type = Option<Object>)]
+    pub(crate) key: Option<()>,
+    /// The row before; only where images are kept.
     #[schema(required = false, value_type = Option<Object>)]
     pub(crate) old: Option<()>,
     /// The row after.
     #[schema(required = false, value_type = Option<Object>)]
     pub(crate) new: Option<()>,
-    /// The newest state of the row.
+    /// The columns of an update whose values differ; only with `old` and `new`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(required = false)]
+    pub(crate) changed: Option<Vec<String>>,
+    /// The row as it is now; null when it is gone, and for a delete.
     #[schema(value_type = Option<Object>)]
     pub(crate) row: Option<()>,
 }

@@ -14,7 +14,7 @@ pub(crate) struct TriggerList {
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PauseIn {
-    /// For whoever finds it paused.
+    /// The reason, shown while it is paused.
     #[serde(default = "by_hand")]
     #[schema(min_length = 1, max_length = 1000)]
     pub(crate) reason: String,

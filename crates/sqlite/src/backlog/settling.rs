@@ -13,7 +13,7 @@ impl Backlog<'_> {
     pub(crate) fn held_by(&self, owner: &str) -> Result<Vec<Batch>> {
         let sql = self.sql(include_str!("../../sql/watch_held.sql"), &[]);
         let asked = Instant::now();
-        let mut statement = self.tx.prepare_cached(&sql).map_err(|e| self.missing(e))?;
+        let mut statement = self.tx.prepare_cached(&sql?).map_err(|e| self.missing(e))?;
         let batches = statement
             .query_map([owner], |row| {
                 Ok(Batch {

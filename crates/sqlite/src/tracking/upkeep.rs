@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use super::{TRIGGERS, Tracked, Wants, log_name, trigger_name};
 use crate::backlog::NOW;
 use crate::error::Explain;
-use crate::inspect::Table;
 use crate::quote::fill;
+use crate::source::Table;
 use crate::unique::{Primary, Uniques};
 
 /// What notes the changes of a table, as it was found.
@@ -171,7 +171,7 @@ pub(crate) fn findings(tx: &Connection, watch: &Watch) -> Result<Vec<Finding>> {
 
 /// Makes the tables that all watches share where they are missing.
 pub(crate) fn ensure_state(tx: &Connection) -> Result<()> {
-    let sql = fill(include_str!("../../sql/watch_state.sql"), &[("now", NOW)]);
+    let sql = fill(include_str!("../../sql/watch_state.sql"), &[("now", NOW)])?;
     tx.execute_batch(&sql).explained()
 }
 

@@ -73,7 +73,7 @@ fn look_at(connection: &Connection, place: &WatchPlace) -> Result<(bool, bool)> 
             ("log", &log_name(place.table_id)),
             ("leases", &leases_name(&place.function_id, place.table_id)),
         ],
-    );
+    )?;
     connection
         .prepare_cached(&sql)
         .and_then(|mut s| s.query_row([], |row| Ok((row.get(0)?, row.get(1)?))))

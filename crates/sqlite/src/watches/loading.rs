@@ -91,7 +91,7 @@ fn chunk(tx: &Connection, watch: &Watch) -> Result<()> {
             ("behind", if begun { &behind } else { &not_null }),
             ("chunk", &CHUNK.to_string()),
         ],
-    );
+    )?;
     tx.execute_batch(&sql).explained()?;
     let more: bool = tx
         .query_row(

@@ -203,7 +203,7 @@ async fn numbers_put_in_by_hand_and_trimmed_ones_are_respected() {
     app.execute_batch("insert into t values (9)").unwrap();
     let trimmed = lab
         .store
-        .trim(&feed, std::time::Duration::ZERO, 100)
+        .trim(&feed, std::time::Duration::ZERO.into(), 100)
         .await
         .unwrap();
     assert_eq!(trimmed.removed, 2);
@@ -226,7 +226,7 @@ async fn numbers_put_in_by_hand_and_trimmed_ones_are_respected() {
         .await;
     app.execute_batch("update t set id = id").unwrap();
     lab.store
-        .trim(&late, std::time::Duration::ZERO, 100)
+        .trim(&late, std::time::Duration::ZERO.into(), 100)
         .await
         .unwrap();
     let error = lab.store.backfill(&late, 10).await.unwrap_err();

@@ -1,9 +1,10 @@
 //! Named consumers.
 
 use changefeed_core::{
-    ConsumerName, ConsumerStore, Cursor, DEFAULT_START, FeedStore, Kind, ShardId, seek_consumer,
+    ConsumerName, ConsumerStore, Cursor, DEFAULT_START, Error, FeedStore, Kind, NewFeed, ShardId,
+    Taken, seek_consumer,
 };
-use changefeed_sqlite::advance_consumer;
+use changefeed_sqlite::{advance_consumer, consume};
 
 use crate::support::Lab;
 
@@ -110,4 +111,65 @@ async fn a_cursor_moves_with_the_effects_or_not_at_all() {
     );
     lab.store.drop_feed(&feed).await.unwrap();
     assert!(lab.store.consumers().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn effects_that_fail_are_undone_and_those_of_the_second_do_not_happen() {
+    let lab = Lab::new().await;
+    let mut app = lab.store.connection().unwrap();
+    app.execute_batch("create table orders (id integer primary key); create table effect (n)")
+        .unwrap();
+    let new = NewFeed::captured("orders").unwrap();
+    let feed = lab.store.create_feed(&new).await.unwrap();
+    app.execute_batch("insert into orders values (1), (2)")
+        .unwrap();
+    let name: ConsumerName = "c".parse().unwrap();
+    let taken = Taken::read(&lab.store, &name, &feed, SHARD, 10)
+        .await
+        .unwrap();
+    let effect = "insert into effect values (1)";
+    let failed = consume(&mut app, &taken, |effects| {
+        effects.execute(effect, []).unwrap();
+        Err::<(), _>(Error::invalid("no"))
+    });
+    assert_eq!(failed.unwrap_err().message(), "no");
+    let again = Taken::read(&lab.store, &name, &feed, SHARD, 10)
+        .await
+        .unwrap();
+    assert_eq!(again.from, None, "the page is the next one still");
+    for (kind, of) in [(None, &taken), (Some(Kind::Moved), &again)] {
+        let done = consume(&mut app, of, |effects| {
+            effects.execute(effect, []).unwrap();
+            Ok::<_, Error>(())
+        });
+        assert_eq!(done.err().map(|e| e.kind()), kind);
+    }
+    let effects: i64 = app
+        .query_row("select count(*) from effect", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(effects, 1);
+}
+
+/// It would be put behind the rows that are backfilled below where an empty feed begins.
+#[tokio::test]
+async fn a_page_without_changes_moves_no_consumer() {
+    let lab = Lab::new().await;
+    let mut app = lab.store.connection().unwrap();
+    app.execute_batch(
+        "create table orders (id integer primary key); insert into orders values (7)",
+    )
+    .unwrap();
+    let new = NewFeed::captured("orders").unwrap();
+    let feed = lab.store.create_feed(&new).await.unwrap();
+    let name: ConsumerName = "c".parse().unwrap();
+    let nothing = Taken::read(&lab.store, &name, &feed, SHARD, 10)
+        .await
+        .unwrap();
+    assert_eq!(nothing.to(), None);
+    consume(&mut app, &nothing, |_| Ok::<_, Error>(())).unwrap();
+    while !lab.store.backfill(&feed, 10).await.unwrap().finished {}
+    let old = Taken::read(&lab.store, &name, &feed, SHARD, 10)
+        .await
+        .unwrap();
+    assert_eq!((old.from, old.page.changes.len()), (None, 1));
 }

@@ -2,7 +2,8 @@
 //! with prepared statements; and what is written afterwards is captured, at the latest after a refresh.
 
 use changefeed_core::{
-    Capture, SchemaStore, TableName, Take, TriggerStore, WatchSettings, WatchSpec, WatchStore,
+    After, Capture, FeedStore, NewFeed, SchemaStore, ShardId, Source, TableName, Take,
+    TriggerStore, WatchSettings, WatchSpec, WatchStore,
 };
 
 use crate::event_support::everything;
@@ -187,4 +188,123 @@ async fn a_column_is_dropped_with_the_triggers_in_one_transaction() {
     let events = lab.events().await;
     assert!(events.last().unwrap().starts_with("INSERT"), "{events:?}");
     assert!(events[0].starts_with("DELETE {\"id\":1"), "{events:?}");
+}
+
+/// Inserts were lost, and `doctor` merely spoke of an alteration.
+#[tokio::test]
+async fn a_feed_that_has_lost_one_of_its_triggers_is_a_problem_and_mended() {
+    let lab = Lab::new().await;
+    lab.shell("create table t (id integer primary key, s)")
+        .unwrap();
+    let feed = lab.captured("t", Some("s"), 3).await;
+    let found = async || -> Vec<changefeed_core::Severity> {
+        let findings = lab.store.capture_findings().await.unwrap();
+        findings.iter().map(|f| f.severity).collect()
+    };
+    lab.shell(&format!("drop trigger changefeed_{}_insert", feed.id))
+        .unwrap();
+    assert_eq!(found().await, [changefeed_core::Severity::Problem]);
+    lab.store.refresh_triggers().await.unwrap();
+    assert_eq!(found().await, []);
+    // This one goes on, but cannot be made anew.
+    lab.shell("alter table t rename column s to s2").unwrap();
+    assert_eq!(found().await, [changefeed_core::Severity::Warning]);
+}
+
+/// The values of the new key were read under the names of the old one, and the other way round.
+#[tokio::test]
+async fn a_table_that_was_rebuilt_with_another_key_is_noticed_and_never_mixed_up() {
+    let lab = Lab::new().await;
+    lab.shell("create table t (a integer primary key, b integer not null)")
+        .unwrap();
+    let feed = lab.captured("t", None, 1).await;
+    lab.shell("insert into t values (1, 10)").unwrap();
+    let rebuild = |key: &str| {
+        lab.shell(&format!(
+            "begin; create table n (a integer not null, b integer not null, c, primary key ({key}));
+             insert into n select a, b, 0 from t; drop table t; alter table n rename to t; commit"
+        ))
+        .unwrap();
+    };
+    let problems = async || -> Vec<String> {
+        let findings = lab.store.capture_findings().await.unwrap();
+        let bad = findings
+            .iter()
+            .filter(|f| f.severity == changefeed_core::Severity::Problem);
+        bad.map(|f| f.message.clone()).collect()
+    };
+    // With the same key it goes on, also if its name was changed before.
+    lab.shell("alter table t rename column a to a2; alter table t rename column a2 to a")
+        .unwrap();
+    rebuild("a");
+    lab.store.refresh_triggers().await.unwrap();
+    assert_eq!(problems().await, [""; 0]);
+    lab.shell("insert into t values (2, 20, 0)").unwrap();
+    let keys = |page: &changefeed_core::Page| -> Vec<String> {
+        let key = |c: &changefeed_core::Change| c.key.as_ref().unwrap().get().to_owned();
+        page.changes.iter().map(key).collect()
+    };
+    let read = async || lab.store.read(&feed, ShardId(0), After::First, 10).await;
+    assert_eq!(keys(&read().await.unwrap()), [r#"{"a":1}"#, r#"{"a":2}"#]);
+
+    rebuild("b");
+    for _ in 0..2 {
+        let found = problems().await;
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("is (b) now"), "{found:?}");
+        let refused = read().await.unwrap_err();
+        assert!(refused.message().contains("by (a)"), "{refused:?}");
+        assert_eq!(lab.store.refresh_triggers().await.unwrap(), []);
+        lab.shell("insert into t values (3, 30, 0) on conflict do nothing")
+            .unwrap();
+    }
+    rebuild("a");
+    lab.shell("alter table t rename column a to id").unwrap();
+    let told = problems().await;
+    assert!(told[0].contains("is (id) now"), "{told:?}");
+    lab.shell("alter table t rename column id to a").unwrap();
+    lab.store.refresh_triggers().await.unwrap();
+    assert_eq!(problems().await, [""; 0]);
+    assert_eq!(read().await.unwrap().changes.len(), 2);
+    // A key that is renamed while there are triggers is still the key.
+    lab.shell("alter table t rename column a to id").unwrap();
+    lab.store.refresh_triggers().await.unwrap();
+    rebuild_renamed(&lab);
+    lab.store.refresh_triggers().await.unwrap();
+    assert_eq!(problems().await, [""; 0]);
+    assert_eq!(keys(&read().await.unwrap()), [r#"{"id":1}"#, r#"{"id":2}"#]);
+}
+
+fn rebuild_renamed(lab: &Lab) {
+    lab.shell(
+        "create table n (id integer primary key, b); insert into n select id, b from t; \
+         drop table t; alter table n rename to t",
+    )
+    .unwrap();
+}
+
+/// SQLite follows the rename in our triggers; they cannot be made anew from what was written.
+#[tokio::test]
+async fn a_filter_whose_column_was_renamed_goes_on() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch("create table t (id integer primary key, state text)")
+        .unwrap();
+    let mut new = NewFeed::captured("t").unwrap();
+    if let Some(Source::Captured { when, .. }) = &mut new.source {
+        *when = Some("state = 'in'".to_owned());
+    }
+    let feed = lab.store.create_feed(&new).await.unwrap();
+    app.execute_batch(
+        "alter table t rename column state to phase;
+         insert into t values (1, 'in'), (2, 'out')",
+    )
+    .unwrap();
+    lab.store.refresh_triggers().await.unwrap();
+    app.execute_batch("insert into t values (3, 'out')")
+        .unwrap();
+    assert_eq!(lab.page(&feed, 0, After::First, 10).await.changes.len(), 1);
+    let findings = lab.store.capture_findings().await.unwrap();
+    let told = |f: &changefeed_core::Finding| f.message.contains("cannot be made anew");
+    assert!(findings.iter().any(told), "{findings:?}");
 }

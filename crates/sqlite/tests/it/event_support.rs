@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use changefeed_core::{
     Attempt, Capture, Delivery, EventFilter, EventStore, EventTrigger, Finished, LeasedEvent,
-    LoggedEvent, Outcome, TableName, TriggerDefinition, TriggerStore, Updates, Uuid, Verdict,
-    Wanted,
+    LoggedEvent, Outcome, TableName, TriggerDefinition, TriggerStore, Uuid, Verdict, Wanted,
 };
 use changefeed_sqlite::SqliteStore;
 
@@ -19,12 +18,7 @@ pub(crate) fn everything(table: &str) -> TriggerDefinition {
     TriggerDefinition {
         name: "all".parse().unwrap(),
         table: TableName::unqualified(table),
-        capture: Capture {
-            insert: true,
-            update: Updates::Any,
-            delete: true,
-            ..Capture::default()
-        },
+        capture: Capture::everything(),
         delivery: Delivery::default(),
     }
 }

@@ -21,6 +21,7 @@ mod event_support;
 mod fuzz;
 mod hostile;
 mod leases;
+mod migrations;
 mod open;
 mod pool;
 mod publish;

@@ -136,7 +136,7 @@ async fn numbers_go_on_after_everything_was_trimmed() {
     let app = lab.app();
     publish_many(&app, 1..=5);
     lab.store
-        .trim(&feed, std::time::Duration::ZERO, 100)
+        .trim(&feed, std::time::Duration::ZERO.into(), 100)
         .await
         .unwrap();
     publish_many(&app, 6..=6);

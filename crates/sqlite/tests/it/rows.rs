@@ -131,3 +131,38 @@ async fn a_change_put_into_a_captured_feed_by_hand_has_no_known_row() {
     .unwrap();
     assert_eq!(lab.rows(&feed, 0).await, ["{\"id\":1}", "unknown"]);
 }
+
+/// With the stock shell: what happened and to which row, by the documented query, and never over a gap.
+#[tokio::test]
+async fn a_page_in_sql_tells_what_happened() {
+    let lab = Lab::new().await;
+    let app = lab.app();
+    app.execute_batch(
+        "create table orders (id integer primary key, note text); insert into orders values (1, 'old')",
+    )
+    .unwrap();
+    let feed = lab.captured("orders", None, 1).await;
+    app.execute_batch("insert into orders values (2, 'b'); delete from orders where id = 2")
+        .unwrap();
+    lab.store.backfill(&feed, 10).await.unwrap();
+    let page = |cursor: i64| {
+        lab.shell(&format!(
+            "select r.op, r.key1, o.note from changefeed_read r left join orders o on o.id = r.key1 \
+             where r.feed_id = {} and r.shard = 0 \
+               and r.change_sequence_number > {cursor} and r.lowest_cursor <= {cursor} \
+             order by r.change_sequence_number limit 100;",
+            feed.id.0
+        ))
+        .unwrap()
+    };
+    assert_eq!(page(0), "backfill|1|old\ninsert|2|\ndelete|2|\n");
+    let trimmed = lab
+        .store
+        .trim(&feed, std::time::Duration::ZERO.into(), 1)
+        .await
+        .unwrap();
+    assert_eq!(trimmed.removed, 1);
+    assert_eq!(page(0), "");
+    let bounds = "select lowest > 0, highest from changefeed_bounds;";
+    assert_eq!(lab.shell(bounds).unwrap(), "1|2000000000000002\n");
+}

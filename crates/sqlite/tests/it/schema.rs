@@ -1,9 +1,6 @@
 //! Installing and removing.
 
-use changefeed_core::{
-    After, ConsumerStore, Cursor, DEFAULT_START, FeedStore, Kind, Migration, SCHEMA_VERSION,
-    SchemaState, SchemaStore, ShardId,
-};
+use changefeed_core::{FeedStore, Kind, Migration, SCHEMA_VERSION, SchemaState, SchemaStore};
 
 use crate::support::Lab;
 
@@ -94,50 +91,4 @@ async fn tables_removed_or_replaced_behind_our_back_are_noticed() {
         other.migrate().await.unwrap_err().kind(),
         Kind::SchemaTooNew
     );
-}
-
-#[tokio::test]
-async fn a_file_of_version_1_keeps_its_feeds_changes_and_consumers() {
-    let lab = Lab::bare().await;
-    let app = lab.app();
-    app.execute_batch(include_str!("../../migrations/0001_feeds.sql"))
-        .unwrap();
-    app.execute_batch(
-        "insert into changefeed_feed (feed_id, name) values (7, 'old');
-         insert into changefeed_shard (feed_id, shard) values (7, 0);
-         insert into changefeed_change (feed_id, shard, change_id) values (7, 0, 1), (7, 0, 2);
-         insert into changefeed_consumer (name, feed_id, shard, cursor)
-           values ('c', 7, 0, '2000000000000001');
-         create table t (id integer primary key, change_id integer);
-         insert into changefeed_feed_source (feed_id, kind, table_name, change_id_column, shards)
-           values (7, 'joined', 't', 'change_id', 1);",
-    )
-    .unwrap();
-    assert_eq!(lab.store.schema().await.unwrap(), SchemaState::At(1));
-    assert_eq!(
-        lab.store.feeds().await.unwrap_err().kind(),
-        Kind::SchemaTooOld
-    );
-    let migration = lab.store.migrate().await.unwrap();
-    assert_eq!((migration.from, migration.to), (1, SCHEMA_VERSION));
-    let feed = lab.store.feeds().await.unwrap().remove(0);
-    assert!(matches!(
-        feed.source,
-        Some(changefeed_core::Source::Joined { .. })
-    ));
-    let page = lab.page(&feed, 0, After::First, 10).await;
-    assert_eq!(page.next, Cursor::Number(DEFAULT_START + 2));
-    let consumer = lab.store.consumers().await.unwrap().remove(0);
-    assert_eq!(
-        (consumer.cursor, consumer.lag_changes),
-        (Cursor::Number(DEFAULT_START + 1), 1)
-    );
-    assert_eq!(feed.shards[0].shard, ShardId(0));
-    // The result is the same as that of a fresh installation.
-    let fresh = Lab::new().await;
-    let dump = |lab: &Lab| {
-        lab.shell("select type, name, sql from sqlite_master where name like 'changefeed%' order by 1, 2;")
-            .unwrap()
-    };
-    assert_eq!(dump(&lab), dump(&fresh));
 }

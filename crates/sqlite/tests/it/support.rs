@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Content, Feed, FeedId, FeedStore, NewFeed, Page, SchemaStore, ShardId, Source,
-    Subscription, TableName,
+    After, Content, Feed, FeedId, FeedStore, Listener, NewFeed, Page, SchemaStore, ShardId, Source,
+    TableName,
 };
 use changefeed_sqlite::SqliteStore;
 use changefeed_sqlite::rusqlite::Connection;
@@ -162,6 +162,9 @@ pub(crate) fn captured(table: &str, shard_by: Option<&str>, shards: i16) -> NewF
         source: Some(Source::Captured {
             table: TableName::unqualified(table),
             shard_by: shard_by.map(str::to_owned),
+            images: false,
+            when: None,
+            columns: None,
         }),
         ..named(&format!("captured-{shards}"))
     }
@@ -172,12 +175,12 @@ pub(crate) fn content(content: &Content) -> String {
         Content::Unknown => "unknown".to_owned(),
         Content::Gone => "gone".to_owned(),
         Content::Row(row) => row.get().to_owned(),
-        Content::Event { op, .. } => op.as_str().to_owned(),
+        Content::Images { .. } => "images".to_owned(),
     }
 }
 
 /// Whether news comes; the time is a ceiling for a slow machine, not a wait.
-pub(crate) async fn is_woken(waiter: &mut Subscription) -> bool {
+pub(crate) async fn is_woken(waiter: &mut Listener) -> bool {
     tokio::time::timeout(Duration::from_secs(20), waiter.news())
         .await
         .is_ok()

@@ -34,7 +34,7 @@ async fn a_trimmed_cursor_has_expired_and_first_begins_after_it() {
     let feed = published(&lab, 10).await;
     let trim = async |batch| {
         lab.store
-            .trim(&feed, Duration::ZERO, batch)
+            .trim(&feed, Duration::ZERO.into(), batch)
             .await
             .unwrap()
             .removed
@@ -70,9 +70,23 @@ async fn only_what_is_old_enough_goes() {
     let lab = Lab::new().await;
     let feed = published(&lab, 10).await;
     let hour = Duration::from_secs(3600);
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 0);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        0
+    );
     age_by(&lab, 3_500_000);
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 0);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        0
+    );
     age_by(&lab, 102_000);
     // These get a mark of their own.
     lab.app()
@@ -80,10 +94,24 @@ async fn only_what_is_old_enough_goes() {
             "insert into changefeed_change (feed_id, shard, change_id) values (37, 0, 11), (37, 0, 12)",
         )
         .unwrap();
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 10);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        10
+    );
     assert_eq!(lab.numbers(&feed, 0).await.len(), 2);
     age_by(&lab, 3_602_000);
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 2);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        2
+    );
 }
 
 #[tokio::test]
@@ -97,9 +125,23 @@ async fn data_put_in_by_hand_is_as_old_as_its_insert() {
         )
         .unwrap();
     let hour = Duration::from_secs(3600);
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 0);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        0
+    );
     age_by(&lab, 3_602_000);
-    assert_eq!(lab.store.trim(&feed, hour, 100).await.unwrap().removed, 4);
+    assert_eq!(
+        lab.store
+            .trim(&feed, hour.into(), 100)
+            .await
+            .unwrap()
+            .removed,
+        4
+    );
 }
 
 #[tokio::test]
@@ -112,10 +154,42 @@ async fn a_consumer_that_has_not_read_holds_changes_back() {
         .store_cursor(&name, &feed, ShardId(0), None, cursor)
         .await
         .unwrap();
-    let trimmed = lab.store.trim(&feed, Duration::ZERO, 100).await.unwrap();
+    let trimmed = lab
+        .store
+        .trim(&feed, Duration::ZERO.into(), 100)
+        .await
+        .unwrap();
     assert_eq!(trimmed.removed, 3);
     assert_eq!(trimmed.held_back_by, ["slow (shard 0)"]);
     lab.store.drop_consumer(&name, &feed).await.unwrap();
-    let trimmed = lab.store.trim(&feed, Duration::ZERO, 100).await.unwrap();
+    let trimmed = lab
+        .store
+        .trim(&feed, Duration::ZERO.into(), 100)
+        .await
+        .unwrap();
     assert_eq!((trimmed.removed, trimmed.held_back_by.len()), (7, 0));
+}
+
+/// A copy of the file gives the same numbers to other changes; only the incarnation tells them apart.
+#[tokio::test]
+async fn a_copy_of_the_file_is_told_from_the_original_after_a_recovery() {
+    let lab = Lab::new().await;
+    let feed = published(&lab, 3).await;
+    let copy = lab.path().with_file_name("copy.db");
+    lab.shell(&format!(".backup '{}'", copy.display())).unwrap();
+    let original = lab.page(&feed, 0, After::First, 10).await;
+    let copy = changefeed_sqlite::SqliteStore::open(copy).await.unwrap();
+    let same = copy
+        .read(&feed, ShardId(0), After::First, 10)
+        .await
+        .unwrap();
+    assert_eq!(same.incarnation, original.incarnation);
+    let recovered = copy.recover().await.unwrap();
+    let told = recovered.check(Some(original.incarnation)).unwrap_err();
+    assert_eq!(told.kind(), Kind::Recovered);
+    let read = copy.read(&feed, ShardId(0), After::Last, 10).await.unwrap();
+    assert_eq!(read.incarnation, recovered);
+    // The original goes on as it was.
+    let page = lab.page(&feed, 0, After::Last, 10).await;
+    assert_eq!(page.incarnation, original.incarnation);
 }

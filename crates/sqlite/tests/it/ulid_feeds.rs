@@ -189,7 +189,7 @@ async fn what_cannot_be_a_ulid_feed_is_refused() {
     for error in [
         lab.store.backfill(&feed, 1).await.map(drop).unwrap_err(),
         lab.store
-            .trim(&feed, Duration::ZERO, 1)
+            .trim(&feed, Duration::ZERO.into(), 1)
             .await
             .map(drop)
             .unwrap_err(),
@@ -281,8 +281,8 @@ async fn states_and_lag_go_by_the_time_of_the_ulids() {
 async fn a_committed_ulid_transaction_wakes_the_waiters_of_its_shard_only() {
     let (lab, mut app) = events().await;
     let feed = event_feed(&lab, 2).await;
-    let mut zero = lab.store.subscribe(&feed, ShardId(0));
-    let mut one = lab.store.subscribe(&feed, ShardId(1));
+    let mut zero = lab.store.listen(&feed, ShardId(0));
+    let mut one = lab.store.listen(&feed, ShardId(1));
     // Seen for the first time, a shard is news: something may have happened before. The second
     // look has begun when the second news comes, so the first is over, and with it whatever it had
     // for the other waiter, who may have come too late for it.

@@ -18,8 +18,8 @@ fn publish(feed: i16, shard: i16) -> String {
 async fn a_commit_of_another_process_wakes_the_waiters_of_its_shard_only() {
     let lab = Lab::new().await;
     let feed = lab.feed(1, 2).await;
-    let mut zero = lab.store.subscribe(&feed, ShardId(0));
-    let mut one = lab.store.subscribe(&feed, ShardId(1));
+    let mut zero = lab.store.listen(&feed, ShardId(0));
+    let mut one = lab.store.listen(&feed, ShardId(1));
     // Seen for the first time, a shard is news: something may have happened before. The second
     // look has begun when the second news comes, so the first is over, and with it whatever it had
     // for the other waiter, who may have come too late for it.
@@ -44,14 +44,14 @@ async fn two_stores_wake_each_other_and_a_rollback_wakes_nobody() {
     let lab = Lab::new().await;
     let feed = lab.feed(1, 2).await;
     let other = lab.other().await;
-    let mut here = lab.store.subscribe(&feed, ShardId(0));
-    let mut there = other.subscribe(&feed, ShardId(0));
+    let mut here = lab.store.listen(&feed, ShardId(0));
+    let mut there = other.listen(&feed, ShardId(0));
     assert!(is_woken(&mut here).await && is_woken(&mut there).await);
     let app = lab.app();
     app.execute_batch(&format!("begin immediate; {} rollback;", publish(1, 0)))
         .unwrap();
     app.execute_batch(&publish(1, 1)).unwrap();
-    let mut probe = lab.store.subscribe(&feed, ShardId(1));
+    let mut probe = lab.store.listen(&feed, ShardId(1));
     app.execute_batch(&publish(1, 1)).unwrap();
     assert!(is_woken(&mut probe).await);
     assert!(
@@ -71,7 +71,7 @@ async fn a_backfill_that_ends_wakes_readers_at_its_frontier() {
         .unwrap();
     let feed = lab.captured("t", None, 1).await;
     lab.store.backfill(&feed, 1).await.unwrap();
-    let mut waiter = lab.store.subscribe(&feed, ShardId(0));
+    let mut waiter = lab.store.listen(&feed, ShardId(0));
     assert!(is_woken(&mut waiter).await);
     assert!(lab.store.backfill(&feed, 1).await.unwrap().finished);
     assert!(is_woken(&mut waiter).await);
@@ -82,7 +82,7 @@ async fn the_thread_ends_with_its_store() {
     let lab = Lab::new().await;
     let feed = lab.feed(1, 1).await;
     let store = lab.other().await;
-    let mut waiter = store.subscribe(&feed, ShardId(0));
+    let mut waiter = store.listen(&feed, ShardId(0));
     assert!(is_woken(&mut waiter).await);
     let clone = store.clone();
     drop(store);

@@ -18,27 +18,27 @@ impl Backlog {
     /// Moves everything, within a transaction that holds the table's lock where the changes are noted
     /// by our trigger.
     pub(crate) async fn move_all(&self, connection: &mut Connection) -> Result<()> {
-        send(connection, &self.move_all_sql()).await?;
+        send(connection, &self.move_all_sql()?).await?;
         Ok(())
     }
 
-    pub(crate) fn move_all_sql(&self) -> String {
-        format!(
+    pub(crate) fn move_all_sql(&self) -> Result<String> {
+        Ok(format!(
             "declare @stale bit = 0, @missed nvarchar(400), @base bigint;\n{}",
-            self.move_sql()
-        )
+            self.move_sql()?
+        ))
     }
 
-    pub(super) fn move_sql(&self) -> String {
+    pub(super) fn move_sql(&self) -> Result<String> {
         let key = &self.tracked.table.key;
         let (chunk, read, claim, unclaimed, take) = match self.tracked.way {
-            Way::Trigger => (CHUNK, String::new(), "", "", self.noted_sql()),
+            Way::Trigger => (CHUNK, String::new(), "", "", self.noted_sql()?),
             Way::Native => (
                 TRACKED_CHUNK,
-                self.tracked_sql(),
+                self.tracked_sql()?,
                 ", tracked_version = @until, tracked_in = isnull(@noted, tracked_in)",
-                " and tracked_version = @since and isnull(tracked_in, 0) = isnull(@known, 0)",
-                missed_sql(self.tracked.id(), &self.functions),
+                " and tracked_version = @since and isnull(tracked_in, '') = isnull(@known, '')",
+                missed_sql(self.tracked.id(), &self.functions)?,
             ),
         };
         fill(
@@ -54,12 +54,12 @@ impl Backlog {
                 ("generation", &self.generation.to_string()),
                 ("k", &numbered(key, "")),
                 ("s_k", &numbered(key, "s.")),
-                ("functions", &self.functions_sql()),
+                ("functions", &self.functions_sql()?),
             ],
         )
     }
 
-    fn noted_sql(&self) -> String {
+    fn noted_sql(&self) -> Result<String> {
         let key = &self.tracked.table.key;
         fill(
             include_str!("../sql/watch_changes_noted.sql"),
@@ -73,7 +73,7 @@ impl Backlog {
         )
     }
 
-    fn tracked_sql(&self) -> String {
+    fn tracked_sql(&self) -> Result<String> {
         let key = &self.tracked.table.key;
         fill(
             include_str!("../sql/watch_changes_tracked.sql"),
@@ -116,7 +116,7 @@ impl Backlog {
         format!("case when c.SYS_CHANGE_COLUMNS is not null then {list} end")
     }
 
-    fn functions_sql(&self) -> String {
+    fn functions_sql(&self) -> Result<String> {
         let key = &self.tracked.table.key;
         let table_id = self.tracked.id();
         let mut sql = String::new();
@@ -130,13 +130,13 @@ impl Backlog {
                     ("keys", &names(key, "")),
                     ("n_k", &numbered(key, "n.")),
                 ],
-            ));
+            )?);
         }
-        sql
+        Ok(sql)
     }
 
     /// The function that counts what there is to do.
-    pub(crate) fn count_sql(&self) -> String {
+    pub(crate) fn count_sql(&self) -> Result<String> {
         let key = &self.tracked.table.key;
         let changes = match self.tracked.way {
             Way::Trigger => format!("changefeed.{} x with (readuncommitted)", self.tracked.log()),
@@ -157,7 +157,7 @@ impl Backlog {
 }
 
 /// Lets these functions of a table be handed all rows, if it is said in `@missed` what was missed.
-pub(crate) fn missed_sql(table_id: i32, functions: &[String]) -> String {
+pub(crate) fn missed_sql(table_id: i32, functions: &[String]) -> Result<String> {
     let functions: String = functions
         .iter()
         .map(|function| {
@@ -169,7 +169,7 @@ pub(crate) fn missed_sql(table_id: i32, functions: &[String]) -> String {
                 ],
             )
         })
-        .collect();
+        .collect::<Result<_>>()?;
     fill(
         include_str!("../sql/watch_missed.sql"),
         &[

@@ -6,10 +6,11 @@ use changefeed_core::{
 use serde_json::value::RawValue;
 
 use super::statements::HELD;
-use super::{Backlog, Leased, altered, reads_in_snapshot, send_about, unexpected};
+use super::{Backlog, Leased, altered, reads_in_snapshot, send_about};
 use crate::connection::Connection;
 use crate::json;
 use crate::platform::Platform;
+use crate::row::Cells;
 use crate::watch_key::same;
 
 /// How much is read at once at most, in bytes as the server has them; what is more is given back.
@@ -51,9 +52,9 @@ impl Backlog {
         }
     }
 
-    pub(crate) fn rows_sql(&self, platform: Platform) -> String {
+    pub(crate) fn rows_sql(&self, platform: Platform) -> Result<String> {
         let table = &self.tracked.table;
-        // Without waiting for whoever writes to the rows.
+        // Without waiting for writers of the rows.
         let (versioned, unversioned) = match reads_in_snapshot(platform, self.versioned) {
             true => (
                 "set transaction isolation level snapshot;",
@@ -61,7 +62,7 @@ impl Backlog {
             ),
             false => ("", ""),
         };
-        let signature = self.signature_sql();
+        let signature = self.signature_sql()?;
         fill(
             include_str!("../sql/watch_rows.sql"),
             &[
@@ -81,32 +82,24 @@ impl Backlog {
 
     async fn read(&self, connection: &mut Connection, batch: &Batch) -> Result<Vec<RowChange>> {
         let sql = self.rows_sql(connection.platform());
-        let rows = send_about(connection, &sql, batch).await?;
+        let rows = send_about(connection, &sql?, batch).await?;
         let mut changes = Vec::with_capacity(rows.len());
         for row in &rows {
             // Another table may be behind the name by now, or other columns in the table.
-            if row.get::<&str, _>(4) != Some(&self.signature) {
+            if row.maybe::<&str>(4)? != Some(&self.signature) {
                 return Err(altered());
             }
-            let (Some(version), Some(bits), Some(operation), Some(item)) = (
-                row.get::<i64, _>(0),
-                row.get::<i64, _>(5),
-                row.get::<i32, _>(1),
-                row.get::<&str, _>(2),
-            ) else {
-                return Err(unexpected());
-            };
-            let operation = RowOperation::from_number(i64::from(operation))?;
+            let operation = RowOperation::from_number(i64::from(row.take::<i32>(1)?))?;
             let columns = row
-                .get::<&str, _>(3)
+                .maybe::<&str>(3)?
                 .filter(|_| operation == RowOperation::Update && self.tracked.columns)
                 .map(|list| self.names(list));
             changes.push(RowChange {
                 operation,
-                item: RawValue::from_string(item.to_owned())
+                item: RawValue::from_string(row.text(2)?)
                     .map_err(|e| Error::new(Kind::Database, "a row is not JSON").caused_by(e))?,
-                version,
-                bits,
+                version: row.take(0)?,
+                bits: row.take(5)?,
                 columns,
             });
         }

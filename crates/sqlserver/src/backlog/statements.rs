@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed_core::{BatchOutcome, Take, WatchSettings, fill};
+use changefeed_core::{BatchOutcome, Result, Take, WatchSettings, fill};
 
 use super::{Backlog, lock};
 use crate::events::Span;
@@ -23,7 +23,7 @@ impl Backlog {
         lock(self.tracked.id())
     }
 
-    pub(super) fn draw_sql(&self) -> String {
+    pub(super) fn draw_sql(&self) -> Result<String> {
         fill(
             include_str!("../sql/watch_draw.sql"),
             &[("table_id", &self.table_id())],
@@ -47,7 +47,7 @@ impl Backlog {
     }
 
     /// One line of a look for many.
-    pub(crate) fn look_all_sql(&self, number: usize) -> String {
+    pub(crate) fn look_all_sql(&self, number: usize) -> Result<String> {
         fill(
             include_str!("../sql/watch_look_all.sql"),
             &[
@@ -58,7 +58,7 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn look_sql(&self, owner: &str) -> String {
+    pub(crate) fn look_sql(&self, owner: &str) -> Result<String> {
         fill(
             include_str!("../sql/watch_look.sql"),
             &[
@@ -69,19 +69,19 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn take_sql(&self, take: &Take<'_>) -> String {
+    pub(crate) fn take_sql(&self, take: &Take<'_>) -> Result<String> {
         fill(
             include_str!("../sql/watch_take.sql"),
             &[
-                ("move", &self.move_sql()),
-                ("lease", &self.lease_sql(take)),
+                ("move", &self.move_sql()?),
+                ("lease", &self.lease_sql(take)?),
                 ("function_id", &function_sql(&self.function_id)),
             ],
         )
     }
 
     /// The update that makes due rows ours, of those that were tried before (`>`) or not (`=`).
-    pub(super) fn claim_sql(&self, take: &Take<'_>, tried: &str) -> String {
+    pub(super) fn claim_sql(&self, take: &Take<'_>, tried: &str) -> Result<String> {
         let lease = Span::of(take.settings.lease);
         let claim = fill(
             include_str!("../sql/watch_claim.sql"),
@@ -92,11 +92,11 @@ impl Backlog {
                 ("milliseconds", &lease.milliseconds.to_string()),
                 ("seconds", &lease.seconds.to_string()),
             ],
-        );
-        claim.trim_end().to_owned()
+        )?;
+        Ok(claim.trim_end().to_owned())
     }
 
-    pub(super) fn lease_sql(&self, take: &Take<'_>) -> String {
+    pub(super) fn lease_sql(&self, take: &Take<'_>) -> Result<String> {
         fill(
             include_str!("../sql/watch_lease.sql"),
             &[
@@ -104,19 +104,19 @@ impl Backlog {
                 ("table_id", &self.table_id()),
                 ("leases", &self.leases),
                 ("attempts", &take.settings.attempts.to_string()),
-                ("draw", &self.draw_sql()),
+                ("draw", &self.draw_sql()?),
                 ("newer_becomes_current", newer()),
                 ("unleased", UNLEASED),
                 ("batch", &take.settings.batch.to_string()),
                 ("owner", &quote::literal(take.owner)),
                 ("groups", &groups(take.settings)),
-                ("claim_new", &self.claim_sql(take, "=")),
-                ("claim_tried", &self.claim_sql(take, ">")),
+                ("claim_new", &self.claim_sql(take, "=")?),
+                ("claim_tried", &self.claim_sql(take, ">")?),
             ],
         )
     }
 
-    pub(crate) fn held_sql(&self, owner: &str) -> String {
+    pub(crate) fn held_sql(&self, owner: &str) -> Result<String> {
         fill(
             include_str!("../sql/watch_held.sql"),
             &[("leases", &self.leases), ("owner", &quote::literal(owner))],
@@ -143,15 +143,15 @@ impl Backlog {
         attempt: u32,
         outcome: &BatchOutcome,
         settings: &WatchSettings,
-    ) -> String {
+    ) -> Result<String> {
         let common = [
             ("leases", self.leases.as_str()),
             ("held", HELD),
             ("unleased", UNLEASED),
         ];
         let settle = match outcome {
-            BatchOutcome::Done => fill(include_str!("../sql/watch_done.sql"), &common),
-            BatchOutcome::Released => fill(include_str!("../sql/watch_released.sql"), &common),
+            BatchOutcome::Done => fill(include_str!("../sql/watch_done.sql"), &common)?,
+            BatchOutcome::Released => fill(include_str!("../sql/watch_released.sql"), &common)?,
             BatchOutcome::Failed { error } => {
                 let wait = Span::of(settings.wait_after(attempt));
                 let more = [
@@ -163,7 +163,7 @@ impl Backlog {
                 let mut all = common.to_vec();
                 all.push(("newer_becomes_current", newer()));
                 all.extend(more.iter().map(|(k, v)| (*k, v.as_str())));
-                fill(include_str!("../sql/watch_failed.sql"), &all)
+                fill(include_str!("../sql/watch_failed.sql"), &all)?
             }
         };
         fill(
@@ -172,24 +172,24 @@ impl Backlog {
                 ("lock", &self.lock_sql()),
                 ("leases", &self.leases),
                 ("held", HELD),
-                ("draw", &self.draw_sql()),
+                ("draw", &self.draw_sql()?),
                 ("settle", &settle),
             ],
         )
     }
 
-    pub(crate) fn retry_sql(&self) -> String {
+    pub(crate) fn retry_sql(&self) -> Result<String> {
         fill(
             include_str!("../sql/watch_retry.sql"),
             &[
                 ("lock", &self.lock_sql()),
                 ("leases", &self.leases),
-                ("draw", &self.draw_sql()),
+                ("draw", &self.draw_sql()?),
             ],
         )
     }
 
-    pub(crate) fn upkeep_sql(&self) -> String {
+    pub(crate) fn upkeep_sql(&self) -> Result<String> {
         fill(
             include_str!("../sql/watch_upkeep.sql"),
             &[
@@ -200,7 +200,7 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn still_tracked_sql(&self) -> String {
+    pub(crate) fn still_tracked_sql(&self) -> Result<String> {
         fill(
             include_str!("../sql/watch_still_tracked.sql"),
             &[
@@ -210,7 +210,7 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn signature_sql(&self) -> String {
+    pub(crate) fn signature_sql(&self) -> Result<String> {
         fill(
             include_str!("../sql/watch_signature.sql"),
             &[

@@ -6,7 +6,8 @@ declare @last nvarchar(max), @done bigint, @total bigint, @finished datetime2(3)
 declare @seen int, @added bigint, @overflow bit = 0;
 {declare}
 declare @picked table (place int identity primary key, shard smallint not null,
-                       [key] nvarchar(max) not null, change_id bigint null);
+                       [key] nvarchar(max) not null, change_id bigint null,
+                       image nvarchar(max) null);
 declare @ids table (change_id bigint not null primary key, shard smallint not null);
 declare @base table (shard smallint not null primary key, number bigint not null,
                      start bigint not null, count bigint not null);
@@ -22,8 +23,8 @@ begin
     return;
 end;
 {position}
-insert into @picked (shard, [key], change_id)
-select top (@limit) {shard}, {key}, {change_id}
+insert into @picked (shard, [key], change_id, image)
+select top (@limit) {shard}, {key}, {change_id}, {image}
 from {table} t
 where {resume}
 order by {order}

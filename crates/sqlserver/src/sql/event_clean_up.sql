@@ -1,37 +1,31 @@
 -- Removes a batch of finished events that are old enough, with their attempts. What a consumer of
--- the trigger's feed has not read yet is kept: nothing at or after the oldest unread change goes,
--- be it committed or not.
+-- the trigger's feed has not read yet is kept, be its change committed or not. Each event is asked for by its key: what
+-- is unread may be long, and so may be what was read. The oldest are looked at, and not without end: a
+-- consumer that stands still keeps what comes after it too.
 declare @trigger_id int = @P1, @limit int = @P4;
 declare @before datetime2(6) = dateadd(millisecond, -@P3, dateadd(second, -@P2, sysutcdatetime()));
-declare @kept table (trigger_id int not null primary key, from_change bigint null);
+declare @read table (feed_id smallint not null, shard smallint not null, upto bigint not null,
+                     primary key (feed_id, shard));
 declare @doomed table (change_id bigint not null primary key);
 declare @attempts bigint, @events bigint;
-insert into @kept (trigger_id, from_change)
-select t.trigger_id, min(u.change_id)
-from changefeed.event_trigger t
-join (select c.feed_id, c.shard,
-             min(case when len(c.[cursor]) <= 18 then try_convert(bigint, c.[cursor]) end) as [read]
-      from changefeed.consumer c group by c.feed_id, c.shard) c on c.feed_id = t.feed_id
-cross apply (select min(n.change_id) as change_id from changefeed.change n with (readuncommitted)
-             where n.feed_id = c.feed_id and n.shard = c.shard
-               and n.change_sequence_number > isnull(c.[read], 0)
-             union all
-             select min(n.change_id) from changefeed.change n with (readuncommitted)
-             where n.feed_id = c.feed_id and n.shard = c.shard
-               and n.change_sequence_number is null) u
-group by t.trigger_id;
+insert into @read (feed_id, shard, upto)
+select c.feed_id, c.shard, min(isnull(case when len(c.[cursor]) <= 18 then try_convert(bigint, c.[cursor]) end, 0))
+from changefeed.consumer c group by c.feed_id, c.shard;
 begin transaction;
 insert into @doomed (change_id)
 select top (@limit) e.change_id
 from changefeed.event_trigger t
-left join @kept k on k.trigger_id = t.trigger_id
-cross apply (select top (@limit) e.change_id
-             from changefeed.event e with (updlock, readpast, rowlock)
+cross apply (select top (convert(bigint, @limit) * 10) e.change_id, e.feed_id, e.shard
+             from changefeed.event e with (readcommittedlock, readpast, rowlock)
              where e.trigger_id = t.trigger_id and e.state <> 'p' and (@P5 = 1 or e.state <> 'e')
                and e.created_at < @before
-               and (k.from_change is null or e.change_id < k.from_change)
              order by e.created_at) e
-where @trigger_id < 0 or t.trigger_id = @trigger_id;
+where (@trigger_id < 0 or t.trigger_id = @trigger_id)
+  and not exists (select 1 from @read r
+                  join changefeed.change n with (readuncommitted, forceseek)
+                    on n.feed_id = r.feed_id and n.shard = r.shard and n.change_id = e.change_id
+                  where r.feed_id = e.feed_id and r.shard = e.shard
+                    and (n.change_sequence_number is null or n.change_sequence_number > r.upto));
 -- Somebody may have asked for one of them again.
 delete e from @doomed d
 join changefeed.event e with (forceseek) on e.change_id = d.change_id

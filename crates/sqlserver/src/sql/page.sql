@@ -36,5 +36,6 @@ order by q.change_sequence_number
 option (optimize for (@after unknown, @limit = 1000));
 select max(s.last_change_sequence_number), max(s.trimmed_to),
        max(isnull(s.start, s.last_change_sequence_number)),
-       (select count(*) from changefeed.backfill b where b.feed_id = @feed_id) - @begun
+       (select count(*) from changefeed.backfill b where b.feed_id = @feed_id) - @begun,
+       (select top (1) i.incarnation from changefeed.incarnation i order by i.number desc)
 from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard

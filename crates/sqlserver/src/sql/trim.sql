@@ -1,14 +1,21 @@
--- Removes old changes of a shard that every consumer has read. Returns how many, and the slowest
+-- Removes old changes of a shard that every consumer has read, and those that are so old that nobody holds them
+-- back. Returns how many, and the slowest
 -- consumer if it has kept some from being removed. Numbers below the start are as old as the
 -- backfill that gave them.
 declare @feed_id smallint = @P1, @shard smallint = @P2, @left bigint = @P5;
 declare @before datetime2(6) = dateadd(millisecond, -@P4, dateadd(second, -@P3, sysutcdatetime()));
-declare @old bigint, @upto bigint, @read bigint, @slowest nvarchar(100), @highest bigint;
+-- Null if there is no such age.
+declare @unread_before datetime2(6) = dateadd(millisecond, -@P7, dateadd(second, -@P6, sysutcdatetime()));
+declare @old bigint, @unread bigint, @upto bigint, @read bigint, @slowest nvarchar(100), @highest bigint;
 declare @gone table (change_sequence_number bigint not null primary key, change_id bigint not null);
 -- Before anybody is kept waiting: it only grows.
 select top (1) @old = p.last_change_sequence_number
 from changefeed.progress p
 where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @before
+order by p.swept_at desc, p.last_change_sequence_number desc;
+select top (1) @unread = p.last_change_sequence_number
+from changefeed.progress p
+where p.feed_id = @feed_id and p.shard = @shard and p.swept_at <= @unread_before
 order by p.swept_at desc, p.last_change_sequence_number desc;
 begin transaction;
 -- Locked in a statement of its own, so that what follows sees the newest state.
@@ -20,6 +27,9 @@ where s.feed_id = @feed_id and s.shard = @shard;
 if exists (select 1 from changefeed.backfill b
            where b.feed_id = @feed_id and (b.finished_at is null or b.finished_at > @before))
     set @old = null;
+if exists (select 1 from changefeed.backfill b
+           where b.feed_id = @feed_id and (b.finished_at is null or b.finished_at > @unread_before))
+    set @unread = null;
 -- An application may move its cursor in a long transaction of its own. Where the database does not version
 -- rows, whoever reads it then waits, and with us every sweep of the shard: rather trim another time.
 begin try
@@ -36,6 +46,7 @@ begin catch
     return;
 end catch;
 set @upto = case when @read < @old then @read else @old end;
+if @upto < @unread set @upto = @unread;
 if @old is null or @upto >= @old set @slowest = null;
 insert into @gone (change_sequence_number, change_id)
 select top (@left) c.change_sequence_number, c.change_id

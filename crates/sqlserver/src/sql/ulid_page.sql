@@ -26,4 +26,5 @@ from (select top (@limit + 1) t.{ulid} as ulid, {row} as new
 ) q
 where q.place = 1 or q.bytes <= @bytes
 order by q.ulid
-option (optimize for (@after unknown, @upto unknown, @limit = 1000))
+option (optimize for (@after unknown, @upto unknown, @limit = 1000));
+select top (1) i.incarnation from changefeed.incarnation i order by i.number desc

@@ -33,7 +33,7 @@
     -- the user may not see it.
     set @noted = {tracked_in};
     if @noted <> @known
-        set @missed = N'change tracking of the table was switched off and on again';
+        set @missed = N'change tracking of the table was switched off and on again, or the table was truncated';
     commit transaction;
     set transaction isolation level read committed;
     -- With ties: all keys of a transaction have its version.

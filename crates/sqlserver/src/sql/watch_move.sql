@@ -1,6 +1,7 @@
 -- Moves committed changes to the backlogs of all functions that watch the table, some at a time, until
 -- there are no more: what comes last decides the order and the net change of a row.
-declare @moved int = {chunk}, @keys int, @since bigint, @until bigint, @floor bigint, @known int, @noted int;
+declare @moved int = {chunk}, @keys int, @since bigint, @until bigint, @floor bigint;
+declare @known varchar(50), @noted varchar(50);
 declare @scanned table ({k_types}, place bigint not null, operation smallint not null,
                         [columns] varchar(max) null);
 declare @net table ({k_types}, first smallint not null, last smallint not null,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use changefeed_core::{Result, WatchPlace};
 
 use crate::Inner;
+use crate::row::Cells;
 use crate::session::{Limit, Session};
 use crate::tracking::leases_name;
 
@@ -33,7 +34,7 @@ pub(super) async fn look(
     for place in places {
         let leases = leases_name(&place.function_id, place.table_id);
         if let Some(backlog) = (inner.known.backlogs).known(&format!("changefeed.{leases}")) {
-            lines.push(backlog.look_all_sql(looked_at.len()));
+            lines.push(backlog.look_all_sql(looked_at.len())?);
             looked_at.push(place);
         }
     }
@@ -43,10 +44,9 @@ pub(super) async fn look(
         let ask = async |session: &mut Session| session.connection.query(&sql, &[]).await;
         let rows = inner.door.call(&inner.known, Limit::BRIEF, ask).await?;
         for row in &rows {
-            let number = row.get::<i32, _>(0).and_then(|n| usize::try_from(n).ok());
+            let number = row.maybe::<i32>(0)?.and_then(|n| usize::try_from(n).ok());
             if let Some(place) = number.and_then(|n| looked_at.get(n)) {
-                let says = |column: usize| row.get::<bool, _>(column) == Some(true);
-                found.insert(place, (says(1), says(2)));
+                found.insert(place, (row.says(1)?, row.says(2)?));
             }
         }
     }

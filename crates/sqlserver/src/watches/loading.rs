@@ -5,6 +5,7 @@ use changefeed_core::{Result, Watch, crash_point, fill};
 use crate::backfill::resume_after;
 use crate::backlog::{lock, send};
 use crate::json;
+use crate::row::first;
 use crate::session::Session;
 use crate::tracking::{Tracked, function_sql, leases_name};
 use crate::watch_key::{names, numbered, numbered_types, same_numbered};
@@ -28,7 +29,7 @@ impl Session {
             return Ok(());
         }
         let (tracked, _) = Tracked::load(connection, table_id, &watch.name).await?;
-        let sql = load_sql(&tracked, &watch.function_id);
+        let sql = load_sql(&tracked, &watch.function_id)?;
         loop {
             let rows = match send(connection, &sql).await {
                 Ok(rows) => rows,
@@ -38,7 +39,7 @@ impl Session {
                 }
             };
             crash_point("watch.loaded");
-            if rows.first().and_then(|row| row.get::<bool, _>(0)) != Some(true) {
+            if first::<bool>(&rows, 0)? != Some(true) {
                 return Ok(());
             }
         }
@@ -46,7 +47,7 @@ impl Session {
 }
 
 /// The statement that loads the next existing rows.
-pub(crate) fn load_sql(tracked: &Tracked, function_id: &str) -> String {
+pub(crate) fn load_sql(tracked: &Tracked, function_id: &str) -> Result<String> {
     let key = &tracked.table.key;
     let table = &tracked.table;
     let resume = resume_after(&table.key, "t");

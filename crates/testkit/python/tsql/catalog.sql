@@ -216,3 +216,23 @@ create procedure sys.sp_settriggerorder
     @namespace varchar(10) = null
 as return 0;
 GO
+create table sys.dm_xe_sessions (address varbinary(8), name nvarchar(256));
+GO
+create table sys.dm_xe_session_targets (
+    event_session_address varbinary(8), target_name nvarchar(60), target_data nvarchar(max)
+);
+GO
+create table sys.dm_exec_query_stats (
+    sql_handle varbinary(64), plan_handle varbinary(64), statement_start_offset int,
+    statement_end_offset int, execution_count bigint, total_worker_time bigint
+);
+GO
+create function sys.dm_exec_sql_text (@handle varbinary(64)) returns table
+as return select convert(smallint, null) as dbid, convert(nvarchar(max), null) as text;
+GO
+create function sys.dm_exec_text_query_plan (@handle varbinary(64), @start int, @end int) returns table
+as return select convert(smallint, null) as dbid, convert(nvarchar(max), null) as query_plan;
+GO
+create function sys.dm_exec_plan_attributes (@handle varbinary(64)) returns table
+as return select convert(varchar(128), null) as attribute, convert(sql_variant, null) as value;
+GO

@@ -55,7 +55,7 @@ impl Backend for PostgresBackend {
             one_writer: false,
             beside_us: true,
             ulid_type: "bytea",
-            install_newer: "insert into changefeed.schema_version (version) values (999)",
+            install_newer: "insert into changefeed.schema_version (version, checksum) values (999, '')",
             keeps_case: true,
             two_phase: true,
             say: "set local \"changefeed.session_variables\" = '{variables}'; \

@@ -59,7 +59,7 @@ impl Backend for SqlServerBackend {
             one_writer: false,
             beside_us: false,
             ulid_type: "binary(16)",
-            install_newer: "insert into changefeed.schema_version (version) values (999)",
+            install_newer: "insert into changefeed.schema_version (version, checksum) values (999, '')",
             keeps_case: self.platform == Platform::SqlServer,
             two_phase: false,
             say: "exec sp_set_session_context 'changefeed.session_variables', '{variables}'; \

@@ -53,7 +53,7 @@ async fn items(store: &dyn Store, feed: &Feed, shard: i16) -> Vec<(i64, Option<i
                     Some(row["id"].as_i64().unwrap())
                 }
                 Content::Gone => None,
-                Content::Unknown | Content::Event { .. } => panic!("the feed knows its rows"),
+                Content::Unknown | Content::Images { .. } => panic!("the feed knows its rows"),
             };
             (change.cursor.number().unwrap(), id)
         })

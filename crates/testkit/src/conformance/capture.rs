@@ -51,7 +51,7 @@ fn row(change: &Change) -> Value {
     match &change.content {
         Content::Row(row) => serde_json::from_str(row.get()).unwrap(),
         Content::Gone => Value::Null,
-        Content::Unknown | Content::Event { .. } => panic!("a captured change knows its row"),
+        Content::Unknown | Content::Images { .. } => panic!("a captured change knows its row"),
     }
 }
 

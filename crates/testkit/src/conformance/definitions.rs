@@ -57,10 +57,7 @@ pub async fn steps_are_taken_together(backend: Arc<dyn Backend>) {
         .find_table(&TableName::unqualified("orders"))
         .await
         .unwrap();
-    let source = Source::Captured {
-        table: table.clone(),
-        shard_by: None,
-    };
+    let source = Source::captured(table.clone());
     a.apply(&[]).await.unwrap();
     a.apply(&[
         Step::CreateFeed(feed("orders", 37, Some(source.clone()))),
@@ -118,10 +115,7 @@ pub async fn a_step_that_fails_undoes_those_before_it(backend: Arc<dyn Backend>)
         .await
         .unwrap();
     let kept = store.create_feed(&feed("kept", 1, None)).await.unwrap();
-    let source = Source::Captured {
-        table: table.clone(),
-        shard_by: None,
-    };
+    let source = Source::captured(table.clone());
     let mut unfit = trigger("unfit", &table);
     unfit.capture.payload = Some(vec!["nosuch".to_owned()]);
     let gone = Feed {
@@ -262,10 +256,7 @@ pub async fn a_table_is_found_by_the_name_that_definitions_are_read_back_with(
             .await
             .unwrap();
         assert_eq!(store.find_table(&found).await.unwrap(), found);
-        let source = Source::Captured {
-            table: TableName::unqualified(name),
-            shard_by: None,
-        };
+        let source = Source::captured(TableName::unqualified(name));
         let name = format!("feed-{id}");
         store
             .create_feed(&feed(&name, id, Some(source)))

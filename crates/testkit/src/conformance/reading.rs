@@ -7,6 +7,8 @@ use changefeed_core::{
     After, Change, Content, Cursor, DEFAULT_START, Feed, FeedBinding, FeedId, FeedName, Kind,
     MAX_PAGE, NewFeed, ShardId, Source, Store, TableName, Uuid,
 };
+use changefeed_engine::Changefeed;
+use futures_util::StreamExt;
 use serde_json::value::RawValue;
 
 use crate::backend::{Backend, captured, ids, name, numbers, read_all};
@@ -88,6 +90,54 @@ pub async fn a_cursor_ahead_of_the_feed_is_refused(backend: Arc<dyn Backend>) {
         assert_eq!(error.kind(), Kind::CursorAhead, "{error:?}");
         assert!(error.message().contains(&ahead.to_string()), "{error:?}");
     }
+}
+
+/// Numbers alone cannot tell a database that was restored from the original.
+pub async fn a_reader_of_before_a_recovery_is_told(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let db = Changefeed::new(store.clone());
+    let handle = db.feed(feed.name.as_str()).await.unwrap();
+    let page = handle.read(ShardId(0), After::First, 3).await.unwrap();
+    let life = page.incarnation;
+    assert_eq!(db.incarnation().await.unwrap(), life);
+    let known = handle.clone().expecting(Some(life));
+    let mut following = Box::pin(known.follow(ShardId(0), page.next.into()));
+    assert!(following.next().await.unwrap().is_ok());
+    assert!(known.read(ShardId(0), page.next.into(), 3).await.is_ok());
+
+    let next = db.recover().await.unwrap();
+    assert_ne!(next, life);
+    assert!(next.began_at() >= life.began_at());
+    // What other instances read says so, too.
+    let other = backend.store().await;
+    for after in [After::First, After::Last, page.next.into()] {
+        let read = other.read(&feed, ShardId(0), after, 3).await.unwrap();
+        assert_eq!(read.incarnation, next);
+    }
+    let error = known
+        .read(ShardId(0), page.next.into(), 3)
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Recovered, "{error:?}");
+    let wait = Duration::from_millis(1);
+    let error = known.poll(ShardId(0), After::Last, 3, wait).await;
+    assert_eq!(error.unwrap_err().kind(), Kind::Recovered);
+    // Whoever was following meanwhile does not go on as if nothing had happened.
+    backend
+        .session()
+        .await
+        .run(&backend.words().publish(37, 0, 11))
+        .await;
+    backend.settle(&*store).await;
+    let told = loop {
+        if let Err(error) = following.next().await.unwrap() {
+            break error;
+        }
+    };
+    assert_eq!(told.kind(), Kind::Recovered, "{told:?}");
+    // Who does not say where its cursor is from is not asked.
+    assert!(handle.read(ShardId(0), page.next.into(), 3).await.is_ok());
+    assert!(db.recover().await.unwrap().began_at() >= next.began_at());
 }
 
 /// One to ten thousand.
@@ -315,7 +365,10 @@ pub async fn a_change_id_of_another_feed_reads_as_nothing(backend: Arc<dyn Backe
         assert!(entered.iter().all(nothing), "{entered:?}");
     }
     // Trimming a feed takes nothing of another along.
-    let trimmed = store.trim(feed(11), Duration::ZERO, 100).await.unwrap();
+    let trimmed = store
+        .trim(feed(11), Duration::ZERO.into(), 100)
+        .await
+        .unwrap();
     assert_eq!(trimmed.removed, 2);
     for id in [10, 20] {
         let changes = read_all(&*store, feed(id), 0, 10).await;

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed_core::{After, Cursor, DEFAULT_START, Feed, Kind, ShardId, Store};
+use changefeed_core::{
+    After, Cursor, DEFAULT_START, Feed, FeedId, Kind, NewFeed, Retention, ShardId, Step, Store,
+};
+use changefeed_engine::{CancellationToken, run_trimmer};
 
 use crate::backend::{Backend, numbers};
 use crate::eventually;
@@ -25,7 +28,7 @@ async fn with_twenty(backend: &Arc<dyn Backend>) -> (Arc<dyn Store>, Feed) {
 /// Trims until so many are gone; ages are known to about a second.
 async fn trim_until(store: &dyn Store, feed: &Feed, left: usize) {
     eventually(&format!("{left} changes are left"), || async {
-        store.trim(feed, Duration::ZERO, 1000).await.unwrap();
+        store.trim(feed, Duration::ZERO.into(), 1000).await.unwrap();
         (numbers(store, feed, 0).await.len() == left).then_some(())
     })
     .await;
@@ -60,7 +63,10 @@ pub async fn what_a_consumer_has_not_read_is_kept(backend: Arc<dyn Backend>) {
         .unwrap();
     trim_until(&*store, &feed, 15).await;
     let held = eventually("the report names who holds it back", || async {
-        let trimmed = store.trim(&feed, Duration::ZERO, 1000).await.unwrap();
+        let trimmed = store
+            .trim(&feed, Duration::ZERO.into(), 1000)
+            .await
+            .unwrap();
         assert_eq!(trimmed.removed, 0);
         (!trimmed.held_back_by.is_empty()).then_some(trimmed.held_back_by)
     })
@@ -74,7 +80,10 @@ pub async fn what_a_consumer_has_not_read_is_kept(backend: Arc<dyn Backend>) {
 pub async fn what_is_younger_than_the_age_is_kept(backend: Arc<dyn Backend>) {
     let (store, feed) = with_twenty(&backend).await;
     let hour = Duration::from_secs(3600);
-    assert_eq!(store.trim(&feed, hour, 1000).await.unwrap().removed, 0);
+    assert_eq!(
+        store.trim(&feed, hour.into(), 1000).await.unwrap().removed,
+        0
+    );
     assert_eq!(numbers(&*store, &feed, 0).await.len(), 20);
 }
 
@@ -157,7 +166,7 @@ pub async fn trimming_in_small_batches_ends(backend: Arc<dyn Backend>) {
     let (store, feed) = with_twenty(&backend).await;
     let steps = std::sync::Mutex::new(Vec::new());
     eventually("everything is trimmed", || async {
-        let trimmed = store.trim(&feed, Duration::ZERO, 6).await.unwrap();
+        let trimmed = store.trim(&feed, Duration::ZERO.into(), 6).await.unwrap();
         let mut steps = steps.lock().unwrap();
         steps.push(trimmed.removed);
         (steps.iter().sum::<u64>() == 20).then_some(())
@@ -165,6 +174,83 @@ pub async fn trimming_in_small_batches_ends(backend: Arc<dyn Backend>) {
     .await;
     let steps = steps.into_inner().unwrap();
     assert!(steps.iter().all(|removed| *removed <= 6), "{steps:?}");
-    let after = store.trim(&feed, Duration::ZERO, 6).await.unwrap();
+    let after = store.trim(&feed, Duration::ZERO.into(), 6).await.unwrap();
     assert_eq!(after.removed, 0);
+}
+
+/// It held the trim back for ever; now it is told that it has missed something.
+pub async fn a_consumer_that_is_gone_holds_nothing_back_for_ever(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_twenty(&backend).await;
+    let gone = "gone".parse().unwrap();
+    store
+        .store_cursor(&gone, &feed, ShardId(0), None, at(5))
+        .await
+        .unwrap();
+    let hour = Duration::from_secs(3600);
+    let keeping = |unread| Retention {
+        trim_after: Duration::ZERO,
+        trim_unread_after: Some(unread),
+    };
+    let trimmed = eventually("what it has read is gone", || async {
+        let trimmed = store.trim(&feed, keeping(hour), 1000).await.unwrap();
+        let left = numbers(&*store, &feed, 0).await.len();
+        assert!(left >= 15, "{left}");
+        (left == 15 && !trimmed.held_back_by.is_empty()).then_some(trimmed)
+    })
+    .await;
+    assert!(trimmed.held_back_by[0].starts_with("gone"), "{trimmed:?}");
+    eventually("nothing is held back", || async {
+        let trimmed = store.trim(&feed, keeping(Duration::ZERO), 7).await.unwrap();
+        assert!(trimmed.removed <= 7);
+        numbers(&*store, &feed, 0).await.is_empty().then_some(())
+    })
+    .await;
+    let refused = store
+        .read(&feed, ShardId(0), After::Cursor(at(5)), 10)
+        .await
+        .unwrap_err();
+    assert_eq!(refused.kind(), Kind::CursorExpired);
+    let consumers = store.consumers().await.unwrap();
+    assert!(consumers[0].expired, "{consumers:?}");
+}
+
+/// The times are kept with the feed, and a running instance goes by them.
+pub async fn a_feed_is_trimmed_by_itself(backend: Arc<dyn Backend>) {
+    let store = backend.installed().await;
+    let days = |n: u64| Duration::from_secs(n * 86400);
+    let retention = Retention {
+        trim_after: days(30),
+        trim_unread_after: Some(days(90)),
+    };
+    let new = NewFeed {
+        id: Some(FeedId(37)),
+        retention: Some(retention),
+        ..NewFeed::new(crate::backend::name("kept"))
+    };
+    let mut feed = store.create_feed(&new).await.unwrap();
+    assert_eq!(feed.retention, Some(retention));
+    assert_eq!(store.feeds().await.unwrap()[0], feed);
+    feed.retention = Some(Retention {
+        trim_after: Duration::ZERO,
+        trim_unread_after: None,
+    });
+    let change = Step::ChangeFeed(feed.clone());
+    store.apply(&[change]).await.unwrap();
+    assert_eq!(store.feeds().await.unwrap()[0], feed);
+    let session = backend.session().await;
+    let words = backend.words();
+    session.run(&words.publish_range(37, 0, 1, 20)).await;
+    backend.settle(&*store).await;
+    // A mark of its age is made at the latest a second after a number.
+    eventually("they are old", || async {
+        let stop = CancellationToken::new();
+        stop.cancel();
+        let once = run_trimmer(store.clone(), "tester".to_owned(), stop);
+        once.await.unwrap();
+        numbers(&*store, &feed, 0).await.is_empty().then_some(())
+    })
+    .await;
+    feed.retention = None;
+    store.apply(&[Step::ChangeFeed(feed)]).await.unwrap();
+    assert_eq!(store.feeds().await.unwrap()[0].retention, None);
 }

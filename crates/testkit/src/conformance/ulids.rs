@@ -303,7 +303,7 @@ pub async fn an_empty_transaction_moves_nothing(backend: Arc<dyn Backend>) {
 /// In another process as well as here.
 pub async fn a_reader_is_woken_by_a_commit(backend: Arc<dyn Backend>) {
     let (store, feed) = events(&*backend).await;
-    let mut waiter = store.subscribe(&feed, ShardId(0));
+    let mut waiter = store.listen(&feed, ShardId(0));
     let mut after = After::First;
     for round in 0..5 {
         // News of before may still be under way: only a look that finds nothing counts.
@@ -320,7 +320,7 @@ pub async fn a_reader_is_woken_by_a_commit(backend: Arc<dyn Backend>) {
     }
     // Whoever comes when nobody has waited for a while is woken too.
     drop(waiter);
-    let mut waiter = store.subscribe(&feed, ShardId(1));
+    let mut waiter = store.listen(&feed, ShardId(1));
     waiter.look();
     write(&*backend, 1, ["news"]).await;
     assert!(is_woken(&mut waiter).await);
@@ -351,7 +351,10 @@ pub async fn what_needs_numbers_is_refused(backend: Arc<dyn Backend>) {
     let (store, feed) = events(&*backend).await;
     write(&*backend, 0, ["a"]).await;
     let backfill = store.backfill(&feed, 10).await.unwrap_err();
-    let trim = store.trim(&feed, Duration::ZERO, 10).await.unwrap_err();
+    let trim = store
+        .trim(&feed, Duration::ZERO.into(), 10)
+        .await
+        .unwrap_err();
     for (error, done) in [(backfill, "backfilled"), (trim, "trimmed")] {
         assert_eq!(error.kind(), Kind::Invalid);
         let said = error.to_string();

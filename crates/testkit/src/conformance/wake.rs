@@ -14,7 +14,7 @@ pub async fn a_waiter_is_woken_by_a_commit_of_another_instance(backend: Arc<dyn 
     let (store, feed) = backend.feed(37, 1).await;
     let other = backend.store().await;
     let (session, words) = (backend.session().await, backend.words());
-    let mut waiter = store.subscribe(&feed, ShardId(0));
+    let mut waiter = store.listen(&feed, ShardId(0));
     for id in 1..=3 {
         waiter.look();
         let page = store
@@ -33,8 +33,8 @@ pub async fn a_waiter_is_woken_by_a_commit_of_another_instance(backend: Arc<dyn 
 pub async fn a_waiter_is_woken_for_its_own_shard_only(backend: Arc<dyn Backend>) {
     let (store, feed) = backend.feed(37, 2).await;
     let (session, words) = (backend.session().await, backend.words());
-    let mut zero = store.subscribe(&feed, ShardId(0));
-    let mut one = store.subscribe(&feed, ShardId(1));
+    let mut zero = store.listen(&feed, ShardId(0));
+    let mut one = store.listen(&feed, ShardId(1));
     // News that came before the connection for waiting was ready may be told to everybody; from
     // the first specific news on it must be specific.
     session.run(&words.publish(37, 0, 1)).await;
@@ -62,7 +62,7 @@ pub async fn news_between_look_and_wait_is_not_missed(backend: Arc<dyn Backend>)
     let (store, feed) = backend.feed(37, 1).await;
     let (session, words) = (backend.session().await, backend.words());
     for id in 1..=20i64 {
-        let mut waiter = store.subscribe(&feed, ShardId(0));
+        let mut waiter = store.listen(&feed, ShardId(0));
         waiter.look();
         let before = store
             .read(&feed, ShardId(0), After::Last, 1)
@@ -86,7 +86,7 @@ pub async fn a_thousand_waiters_are_all_woken(backend: Arc<dyn Backend>) {
     let (session, words) = (backend.session().await, backend.words());
     let mut waiters = JoinSet::new();
     for n in 0..1000i16 {
-        let mut waiter = store.subscribe(&feed, ShardId(n % 4));
+        let mut waiter = store.listen(&feed, ShardId(n % 4));
         let (store, feed) = (Arc::clone(&store), feed.clone());
         waiters.spawn(async move {
             loop {
@@ -120,7 +120,7 @@ pub async fn a_watch_is_woken_by_every_change_of_its_table(backend: Arc<dyn Back
     let scene = Scene::new(backend).await;
     let other = scene.backend.store().await;
     let also = scene.store.open_watch(&spec("g", "orders")).await.unwrap();
-    let mut waiter = scene.store.subscribe_watch(&scene.watch);
+    let mut waiter = scene.store.listen_to_watch(&scene.watch);
     for id in 1..=10 {
         waiter.look();
         assert!(scene.take("me", &quick()).await.is_none());
@@ -162,8 +162,8 @@ pub async fn a_watch_is_woken_by_its_own_table_only(backend: Arc<dyn Backend>) {
         scene.app.run(&create).await;
     }
     let busy = scene.store.open_watch(&spec("g", "busy")).await.unwrap();
-    let mut waiter = scene.store.subscribe_watch(&scene.watch);
-    let mut neighbour = scene.store.subscribe_watch(&busy);
+    let mut waiter = scene.store.listen_to_watch(&scene.watch);
+    let mut neighbour = scene.store.listen_to_watch(&busy);
     // Not every time, but again and again: while the store could not look in time, everybody is woken.
     for id in 1..1000 {
         waiter.look();

@@ -157,7 +157,8 @@ pub async fn a_failed_batch_is_tried_again_by_its_holder_and_later_by_others(
     assert_eq!((second.attempt, ids(&second)), (2, vec![1]));
     // The second lease is a short one: when it has ended, the row is anybody's.
     scene.settle(&second, failed("again")).await;
-    let third = eventually("b gets it", || take(&*other, &scene.watch, "b", &quickest)).await;
+    let lasting = long();
+    let third = eventually("b gets it", || take(&*other, &scene.watch, "b", &lasting)).await;
     assert_eq!(third.attempt, 3);
     scene.app.run("update orders set note = 'b'").await;
     assert_eq!(
@@ -168,18 +169,6 @@ pub async fn a_failed_batch_is_tried_again_by_its_holder_and_later_by_others(
     assert_eq!(scene.settle(&third, BatchOutcome::Done).await, 1);
     assert_eq!(scene.all(100).await.concat().len(), 1);
 }
-
-#[allow(
-    non_upper_case_globals,
-    reason = "a value that reads like the functions beside it"
-)]
-static quickest: WatchSettings = WatchSettings {
-    batch: 100,
-    interval: Duration::from_millis(20),
-    lease: Duration::from_secs(600),
-    renewal: Duration::from_secs(15),
-    attempts: 5,
-};
 
 /// All the others of its batch succeed, in groups that shrink around it.
 pub async fn one_bad_row_is_parked_alone(backend: Arc<dyn Backend>) {

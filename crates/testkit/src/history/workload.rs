@@ -9,8 +9,7 @@ use changefeed_core::{DEFAULT_START, Feed, Kind, ShardId, Store, SweepGroup};
 use fastrand::Rng;
 use tokio::task::JoinSet;
 
-use super::recorder::identity;
-use super::{Following, Recorder, ShardKey, Violation, check};
+use super::{Following, Recorder, ShardKey, Violation, check, identity};
 use crate::backend::{Backend, Session, SqlError, read_all, settle};
 use crate::eventually;
 
@@ -205,7 +204,10 @@ impl Workload {
             let numbers = read_all(&*store, feed, shard.shard.0, 1000)
                 .await
                 .iter()
-                .map(|change| (change.cursor.number().unwrap(), identity(feed, change)))
+                .map(|change| {
+                    let number = change.cursor.number().unwrap();
+                    (number, identity(feed, change).unwrap())
+                })
                 .collect();
             recorder.table((feed.id.0, shard.shard.0), numbers);
         }

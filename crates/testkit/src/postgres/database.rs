@@ -1,5 +1,6 @@
 //! A database for one test case.
 
+use changefeed_certify::with_database;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -128,20 +129,6 @@ pub(super) async fn with_client<T>(
     drop(client);
     let _ = connection.await;
     outcome
-}
-
-/// The same server, another database.
-fn with_database(url: &str, name: &str) -> String {
-    let (rest, query) = match url.split_once('?') {
-        Some((rest, query)) => (rest, format!("?{query}")),
-        None => (url, String::new()),
-    };
-    let scheme = rest.find("://").map_or(0, |at| at + 3);
-    let base = match rest[scheme..].rfind('/') {
-        Some(at) => &rest[..scheme + at],
-        None => rest,
-    };
-    format!("{base}/{name}{query}")
 }
 
 /// The same database, as another role.

@@ -1,7 +1,5 @@
 //! A writer whose transactions commit, roll back, are dropped, cut off and killed.
 
-use std::fmt;
-use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use changefeed_core::{Kind, UlidOptions};
@@ -9,71 +7,7 @@ use changefeed_postgres::tokio_postgres::IsolationLevel;
 use changefeed_postgres::{PostgresStore, UlidTransaction};
 use fastrand::Rng;
 
-use super::FEED;
-
-/// What became of a transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
-    /// The server said so.
-    Committed,
-    /// It cannot have been committed.
-    Undone,
-    /// Its commit was sent, and the answer never came.
-    InDoubt,
-}
-
-/// One transaction of a writer. Its rows carry the notes `name/size/0`, `name/size/1`, …
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Written {
-    /// Its own name.
-    pub name: String,
-    /// How many rows it wrote.
-    pub size: usize,
-    /// What became of it.
-    pub fate: Fate,
-    /// Microseconds since 1970 before it began.
-    pub began: u128,
-    /// Microseconds since 1970 after it ended.
-    pub ended: u128,
-}
-
-/// As one line, for writers in processes of their own.
-impl fmt::Display for Written {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Written {
-            name,
-            size,
-            fate,
-            began,
-            ended,
-        } = self;
-        write!(f, "{name} {size} {fate:?} {began} {ended}")
-    }
-}
-
-impl FromStr for Written {
-    type Err = String;
-
-    fn from_str(line: &str) -> Result<Self, String> {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        let [name, size, fate, began, ended] = words[..] else {
-            return Err(format!("not a transaction: {line}"));
-        };
-        let number = |word: &str| word.parse::<u128>().map_err(|e| format!("{e}: {line}"));
-        Ok(Written {
-            name: name.to_owned(),
-            size: size.parse().map_err(|e| format!("{e}: {line}"))?,
-            fate: match fate {
-                "Committed" => Fate::Committed,
-                "Undone" => Fate::Undone,
-                "InDoubt" => Fate::InDoubt,
-                other => return Err(format!("no fate: {other}")),
-            },
-            began: number(began)?,
-            ended: number(ended)?,
-        })
-    }
-}
+use super::{FEED, Fate, Written};
 
 /// Microseconds since 1970.
 pub(crate) fn now() -> u128 {

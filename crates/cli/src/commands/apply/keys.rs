@@ -1,8 +1,8 @@
 //! Definitions in the words of the file, for plans.
 
 use changefeed::{
-    Capture, Delivery, Feed, NewFeed, Sink, Source, TableName, TriggerDefinition, Updates,
-    WatchDefinition, WatchFrom, WatchSpec, without_secrets,
+    Capture, Delivery, Feed, NewFeed, Retention, Sink, Source, TableName, TriggerDefinition,
+    Updates, WatchDefinition, WatchFrom, WatchSpec, format_span, without_secrets,
 };
 use serde::Serialize;
 use toml::Value;
@@ -68,6 +68,7 @@ pub(super) fn new_feed(new: &NewFeed) -> Keys {
     writer.some("id", new.id.map(|id| i64::from(id.0)));
     writer.other("shards", i64::from(new.shards), 1);
     source(&mut writer, new.source.as_ref());
+    retention(&mut writer, new.retention.as_ref());
     writer.other("sweep_group", i64::from(new.sweep_group.0), 0);
     writer.other("start", new.start, changefeed::DEFAULT_START);
     writer.some("comment", new.comment.as_deref());
@@ -85,6 +86,7 @@ pub(super) fn feed(feed: &Feed, wanted: &NewFeed) -> Keys {
     // A feed that event triggers write to is defined without a source.
     let its = feed.source.as_ref().filter(|s| **s != Source::Events);
     source(&mut writer, its);
+    retention(&mut writer, feed.retention.as_ref());
     let differs = feed
         .shards
         .iter()
@@ -97,11 +99,27 @@ pub(super) fn feed(feed: &Feed, wanted: &NewFeed) -> Keys {
     writer.0
 }
 
+fn retention(writer: &mut Writer, retention: Option<&Retention>) {
+    let text = format_span;
+    writer.some("trim_after", retention.map(|r| text(r.trim_after)));
+    let unread = retention.and_then(|r| r.trim_unread_after);
+    writer.some("trim_unread_after", unread.map(text));
+}
+
 fn source(writer: &mut Writer, source: Option<&Source>) {
     match source {
-        Some(Source::Captured { table, shard_by }) => {
+        Some(Source::Captured {
+            table,
+            shard_by,
+            images,
+            when,
+            columns,
+        }) => {
             writer.value("from", table.to_string());
             writer.some("shard_by", shard_by.as_deref());
+            writer.other("images", *images, false);
+            writer.some("when", when.as_deref());
+            writer.some("columns", columns.clone());
         }
         Some(Source::Joined {
             table,
@@ -192,7 +210,11 @@ fn written(keys: Object, plain: &Object, table: &TableName) -> Keys {
         })
         .filter_map(|(key, value)| Some((key, Value::try_from(value).ok()?)))
         .collect();
-    all.sort_by_key(|(key, _)| EXAMPLE.find(&format!("\n#{key} =")));
+    // Triggers and watches come last there, and share the keys of a sink; those of feeds mean something else.
+    let reference = EXAMPLE
+        .find("\n#[triggers.")
+        .map_or(EXAMPLE, |at| &EXAMPLE[at..]);
+    all.sort_by_key(|(key, _)| reference.find(&format!("\n#{key} =")));
     all.insert(0, ("table".to_owned(), Value::String(table.to_string())));
     all
 }

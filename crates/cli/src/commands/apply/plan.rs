@@ -1,8 +1,8 @@
 //! What has to be done so that a database has what a file says.
 
 use changefeed::{
-    Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Sink, Step,
-    TriggerDefinition, Watch, WatchSpec,
+    Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Sink,
+    Source as FeedSource, Step, TriggerDefinition, Watch, WatchSpec,
 };
 use serde::Serialize;
 
@@ -230,7 +230,12 @@ fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
     let fixed: Vec<&str> = changes
         .iter()
         .map(|c| c.key.as_str())
-        .filter(|key| !matches!(*key, "comment" | "sweep_group"))
+        .filter(|key| {
+            !matches!(
+                *key,
+                "comment" | "sweep_group" | "images" | "trim_after" | "trim_unread_after"
+            )
+        })
         .collect();
     if !fixed.is_empty() {
         let fixed = fixed.join(", ");
@@ -251,6 +256,11 @@ fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
                 ..s.clone()
             })
             .collect(),
+        source: there.source.clone().map(|mut source| {
+            source.keep_images(new.source.as_ref().is_some_and(FeedSource::keeps_images));
+            source
+        }),
+        retention: new.retention,
         ..there.clone()
     };
     let entry = Entry::new(Action::Change, "feed", &new.name).changes(changes);
@@ -258,7 +268,18 @@ fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
 }
 
 fn names_something(key: &str) -> bool {
-    !matches!(key, "comment" | "id" | "shards" | "sweep_group" | "start")
+    !matches!(
+        key,
+        "comment"
+            | "id"
+            | "images"
+            | "shards"
+            | "sweep_group"
+            | "start"
+            | "trim_after"
+            | "trim_unread_after"
+            | "when"
+    )
 }
 
 fn same_but_for_case(change: &Difference) -> bool {

@@ -1,8 +1,11 @@
 //! `changefeed feed create`
 
-use changefeed::{Changefeed, NewFeed, Result, Source};
+use std::time::Duration;
+
+use changefeed::{Changefeed, NewFeed, Result, Retention, Source};
 
 use crate::args::CreateFeed;
+use crate::commands::columns;
 use crate::output::Out;
 
 pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Result<()> {
@@ -21,11 +24,17 @@ pub(super) async fn run(db: &Changefeed, args: CreateFeed, out: &mut Out) -> Res
         definition.name, definition.id
     ))?;
     match &definition.source {
-        Some(Source::Captured { table, .. }) => out.line(format!(
-            "every insert, update and delete of {table} is published from now on; \
-             `changefeed feed backfill {}` adds the rows that are there already",
-            definition.name
-        )),
+        Some(source @ Source::Captured { table, .. }) => {
+            let what = match source.is_filtered() {
+                true => "what the feed shows of every insert, update and delete",
+                false => "every insert, update and delete",
+            };
+            out.line(format!(
+                "{what} of {table} is published from now on; \
+                 `changefeed feed backfill {}` adds the rows that are there already",
+                definition.name
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -41,6 +50,12 @@ pub(crate) fn new_feed(db: &Changefeed, args: CreateFeed) -> Result<NewFeed> {
         (Some(table), _) => Some(Source::Captured {
             table: db.table(table)?,
             shard_by,
+            images: args.images || args.when.is_some() || args.columns.is_some(),
+            when: args.when,
+            columns: args
+                .columns
+                .map(|names| columns::parse(db, &names))
+                .transpose()?,
         }),
         (None, Some(table)) => Some(Source::Joined {
             table: db.table(table)?,
@@ -57,6 +72,18 @@ pub(crate) fn new_feed(db: &Changefeed, args: CreateFeed) -> Result<NewFeed> {
         sweep_group: args.sweep_group,
         start: args.start,
         source,
+        retention: retention(args.trim_after, args.trim_unread_after),
+    })
+}
+
+/// How long changes are kept, as it was typed.
+pub(super) fn retention(
+    trim_after: Option<Duration>,
+    trim_unread_after: Option<Duration>,
+) -> Option<Retention> {
+    Some(Retention {
+        trim_after: trim_after?,
+        trim_unread_after,
     })
 }
 

@@ -1,6 +1,6 @@
 //! `changefeed feed list`
 
-use changefeed::{Changefeed, Feed, Result, Source};
+use changefeed::{Changefeed, Feed, Result, Source, TableName};
 
 use crate::output::Out;
 
@@ -17,7 +17,7 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
         .map(|feed| {
             let feed = feed.definition();
             let source = match &feed.source {
-                Some(Source::Captured { table, .. }) => format!("captured from {table}"),
+                Some(source @ Source::Captured { table, .. }) => captured(table, source),
                 Some(Source::Joined {
                     table,
                     change_id_column,
@@ -61,4 +61,17 @@ fn shards(feed: &Feed) -> String {
             format!("{}{more}", shown.join(","))
         }
     }
+}
+
+fn captured(table: &TableName, source: &Source) -> String {
+    let mut text = format!("captured from {table}");
+    if let Some(when) = source.when() {
+        text.push_str(&format!(" when {when}"));
+    }
+    match source.columns() {
+        Some(columns) => text.push_str(&format!(", {}", columns.join(", "))),
+        None if source.keeps_images() => text.push_str(" with images"),
+        None => {}
+    }
+    text
 }

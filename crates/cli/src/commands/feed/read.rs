@@ -7,6 +7,7 @@ use crate::output::Out;
 
 pub(super) async fn run(db: &Changefeed, args: ReadFeed, out: &mut Out) -> Result<()> {
     let feed = db.feed(args.name.as_str()).await?;
+    let feed = feed.expecting(args.incarnation);
     let page = if args.wait.is_zero() {
         feed.read(args.shard, args.after, args.limit).await?
     } else {
@@ -20,5 +21,9 @@ pub(super) async fn run(db: &Changefeed, args: ReadFeed, out: &mut Out) -> Resul
     if page.changes.is_empty() {
         out.say("nothing to read")?;
     }
-    out.say(format!("next: --after {}", page.next))
+    out.say(format!("next: --after {}", page.next))?;
+    if !page.more {
+        super::tell_if_unswept(db, name, out.is_json()).await;
+    }
+    Ok(())
 }

@@ -21,7 +21,7 @@ fn connections(files: Option<usize>, deliveries: usize) -> usize {
     (files - others).clamp(1, 1_000_000)
 }
 
-/// Raises the number of files that this process may open as far as it is allowed to, and says what it is.
+/// Raises the limit of open files of this process as far as it may, and returns it.
 #[cfg(unix)]
 pub(crate) fn allow_many() -> Option<usize> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -69,7 +69,7 @@ fn ago(ms: i64) -> Cell {
     quiet(human_ms(ms))
 }
 
-/// Everything that there is something to say about; feeds in any case.
+/// All panels that have content; the feeds are always shown.
 pub(super) fn panels(status: &Status) -> Vec<Panel> {
     let all = [
         feeds(status),

@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::screen::{Screen, View};
 
-/// What somebody pressed.
+/// A key that was pressed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Key {
     Quit,

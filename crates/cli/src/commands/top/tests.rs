@@ -30,6 +30,9 @@ async fn seen() -> Status {
         source: Some(Source::Captured {
             table: table.clone(),
             shard_by: Some("id".to_owned()),
+            images: false,
+            when: None,
+            columns: None,
         }),
         ..NewFeed::new("orders".parse().unwrap())
     };

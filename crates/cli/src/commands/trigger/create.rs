@@ -7,6 +7,7 @@ use changefeed::{
 
 use super::operations;
 use crate::args::CreateTrigger;
+use crate::commands::columns;
 use crate::output::Out;
 
 pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> Result<()> {
@@ -34,9 +35,7 @@ pub(super) async fn run(db: &Changefeed, args: CreateTrigger, out: &mut Out) -> 
 pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<TriggerDefinition> {
     // Nothing chosen: everything that happens to a row.
     let everything = !args.insert && args.update.is_none() && !args.delete && !args.manual;
-    let columns = |names: &str| -> Result<Vec<String>> {
-        split(names).map(|name| db.column(name.trim())).collect()
-    };
+    let columns = |names: &str| columns::parse(db, names);
     let update = match args.update {
         None if everything => Updates::Any,
         None => Updates::Ignored,
@@ -91,29 +90,4 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
             }),
         },
     })
-}
-
-/// Splits a list at the commas that are not within quotes.
-fn split(list: &str) -> impl Iterator<Item = &str> {
-    let mut quote = None;
-    list.split(move |c: char| {
-        match (quote, c) {
-            (None, '"' | '`') => quote = Some(c),
-            (None, '[') => quote = Some(']'),
-            (Some(end), c) if c == end => quote = None,
-            (None, ',') => return true,
-            _ => {}
-        }
-        false
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn commas_within_quotes_belong_to_the_name() {
-        let split = |text| super::split(text).collect::<Vec<_>>();
-        assert_eq!(split("a,b"), ["a", "b"]);
-        assert_eq!(split("\"a,b\",[c,d],`e,f`"), ["\"a,b\"", "[c,d]", "`e,f`"]);
-    }
 }

@@ -1,6 +1,6 @@
 //! `changefeed watch list` and `show`
 
-use changefeed::{Changefeed, Result, Setting, Sink, WatchDefinition, WatchName, WatchStatus};
+use changefeed::{Changefeed, Result, WatchDefinition, WatchName, WatchStatus};
 
 use crate::output::{Out, human_ms};
 
@@ -61,14 +61,7 @@ fn shortened(text: &str) -> String {
 
 /// What `serve` does with a watch.
 fn describe(definition: &WatchDefinition) -> String {
-    let target = match &definition.sink {
-        Sink::Webhook(webhook) => match &webhook.url {
-            Setting::Value(url) => format!("posts its batches to {url}"),
-            Setting::FromEnv(variable) => format!("posts its batches to ${variable}"),
-        },
-        Sink::Exec(command) => format!("hands its batches to: {command}"),
-        Sink::InProcess => "does nothing with it".to_owned(),
-    };
+    let target = format!("hands its batches to {}", definition.sink);
     let settings = definition.settings;
     let time = humantime::format_duration;
     let mut words = vec![

@@ -20,17 +20,17 @@ struct Body<'a> {
     delivery_info: DeliveryInfo,
 }
 
-/// A table as Hasura writes it, always with a schema: a table without one is in SQLite's `main`.
+/// A table as Hasura writes it.
 #[derive(Serialize)]
 pub(super) struct Table<'a> {
-    schema: &'a str,
+    schema: Option<&'a str>,
     name: &'a str,
 }
 
 impl<'a> From<&'a TableName> for Table<'a> {
     fn from(table: &'a TableName) -> Self {
         Table {
-            schema: table.schema.as_deref().unwrap_or("main"),
+            schema: table.schema.as_deref(),
             name: &table.name,
         }
     }

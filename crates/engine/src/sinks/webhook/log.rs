@@ -78,7 +78,7 @@ pub(super) fn request(
     })
 }
 
-/// The beginning of a text that has at most so many bytes.
+/// The beginning of a text, at most `limit` bytes.
 fn cut(text: &str, limit: usize) -> &str {
     let mut end = limit.min(text.len());
     while !text.is_char_boundary(end) {

@@ -13,9 +13,9 @@ use super::redact::{self, HIDDEN};
 /// its secrets sent to an address of their own.
 pub fn keep_secrets(new: &mut Sink, stored: Option<&Sink>) -> Result<()> {
     let stored = stored.and_then(Sink::as_webhook);
-    match new {
-        Sink::Webhook(new) => keep_webhook_secrets(new, stored),
-        Sink::Exec(_) | Sink::InProcess => Ok(()),
+    match new.as_webhook_mut() {
+        Some(new) => keep_webhook_secrets(new, stored),
+        None => Ok(()),
     }
 }
 

@@ -30,7 +30,7 @@ impl fmt::Debug for Signer {
     }
 }
 
-/// Why a text is no secret. It never says what the text is.
+/// Why a text is not a valid secret. The error never contains the text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NotASecret {
     Prefix,

@@ -30,7 +30,7 @@ impl Variables {
         Variables { allowed, ..self }
     }
 
-    /// The value of a variable, whoever asks.
+    /// The value of a variable, without checking the grant.
     pub fn get(&self, name: &str) -> Option<String> {
         (self.look_up)(name)
     }

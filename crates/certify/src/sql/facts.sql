@@ -1,0 +1,11 @@
+-- Versions and settings that matter.
+select N'version', convert(nvarchar(400), @@version)
+union all select N'edition', convert(nvarchar(200), serverproperty('Edition'))
+union all select N'update', convert(nvarchar(200), serverproperty('ProductUpdateLevel'))
+union all select N'collation', convert(nvarchar(200), databasepropertyex(db_name(), 'Collation'))
+union all select N'compatibility level', convert(nvarchar(20), d.compatibility_level)
+    from sys.databases d where d.name = db_name()
+union all select N'read_committed_snapshot', convert(nvarchar(20), convert(int, d.is_read_committed_snapshot_on))
+    from sys.databases d where d.name = db_name()
+union all select N'snapshot isolation', convert(nvarchar(20), convert(int, d.snapshot_isolation_state))
+    from sys.databases d where d.name = db_name()

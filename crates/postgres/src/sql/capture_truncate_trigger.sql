@@ -1,0 +1,2 @@
+create trigger {trigger} after truncate on {table}
+for each statement execute function changefeed.{function}();

@@ -1,7 +1,0 @@
--- Where the shards of these feeds stand: what a sweep, a backfill or the end of a backfill moves.
-select d.feed_id, d.shard,
-       pg_catalog.concat_ws('/', s.last_change_sequence_number, d.backfilled_to, b.finished_at)
-from changefeed.shard_definition d
-join changefeed.shard s on s.feed_id = d.feed_id and s.shard = d.shard
-left join changefeed.backfill b on b.feed_id = d.feed_id
-where d.feed_id = any ($1)

@@ -1,0 +1,14 @@
+//! What event triggers promise on PostgreSQL in particular: every type, every kind of table and
+//! writer, rights, and locks.
+
+mod altered;
+mod attacks;
+mod encodings;
+mod frozen;
+mod load;
+mod partitions;
+mod rights;
+mod scene;
+mod tables;
+mod types;
+mod writers;

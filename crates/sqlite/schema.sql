@@ -1,0 +1,523 @@
+CREATE UNIQUE INDEX changefeed_event_attempt_event
+    on changefeed_event_attempt (change_id, generation);
+CREATE INDEX changefeed_event_done
+    on changefeed_event (trigger_id, state) where due_at is null;
+CREATE INDEX changefeed_event_due
+    on changefeed_event (trigger_id, due_at) where due_at is not null;
+CREATE INDEX changefeed_event_leased
+    on changefeed_event (trigger_id, due_at) where lease_owner is not null;
+CREATE INDEX changefeed_event_order
+    on changefeed_event (trigger_id, order_key)
+    where state = 'p' and order_key is not null;
+CREATE INDEX changefeed_event_request_created on changefeed_event_request (created_at);
+CREATE UNIQUE INDEX changefeed_event_trigger_name
+    on changefeed_event_trigger (name) where dropped_at is null;
+CREATE INDEX changefeed_staged_batch on changefeed_staged (owner, batch);
+CREATE TABLE changefeed_access_token (
+  token_id   text    not null primary key
+             check (length(token_id) = 12 and token_id not glob '*[^a-z0-9]*'),
+  name       text    not null check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
+  digest     blob    not null check (length(digest) = 32),
+  -- What it allows, with spaces in between: read:FEED, read, operate, administer.
+  scopes     text    not null check (scopes <> ''),
+  created_at integer not null, -- milliseconds since 1970
+  expires_at integer,
+  -- A token that was taken back stays: as long as there was one, nobody gets in without.
+  revoked_at integer
+) strict, without rowid;
+CREATE TABLE changefeed_backfill (
+  feed_id  integer not null primary key,
+  total    integer not null,
+  done     integer not null default 0,
+  finished integer not null default 0,
+  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any
+) strict;
+CREATE TABLE changefeed_change_id (
+  only_row integer not null primary key default 1 check (only_row = 1),
+  value    integer not null
+) strict;
+CREATE TABLE changefeed_clock (
+  only_row integer not null primary key default 1 check (only_row = 1),
+  latest   integer not null default 0 -- milliseconds since 1970
+) strict;
+CREATE TABLE changefeed_consumer (
+  name    text    not null,
+  feed_id integer not null,
+  shard   integer not null,
+  cursor  text    not null,
+  updated_at text not null default (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+  primary key (name, feed_id, shard)
+) strict, without rowid;
+CREATE TABLE changefeed_event (
+  change_id   integer not null primary key,
+  trigger_id  integer not null,
+  op          text    not null,             -- I, U, D or M
+  state       text    not null default 'p', -- pending, delivered, error, archived
+  due_at      integer,                      -- milliseconds since 1970
+  tries       integer not null default 0,
+  cut_off     integer not null default 0,   -- those of the tries whose end nobody knows
+  generation  integer not null default 0,   -- grows with every change of hands
+  lease_owner text,
+  order_key   text,                         -- null where order does not matter
+  feed_id     integer,
+  shard       integer,
+  created_at  integer not null,             -- milliseconds since 1970
+  -- What its id has besides the change_id, which a database that was restored from a backup gives
+  -- again to another event.
+  bits        integer not null default (random()),
+  session_variables text,
+  trace_context     text,
+  old         text,
+  new         text
+) strict;
+CREATE TABLE changefeed_event_attempt (
+  attempt_id  integer not null primary key,
+  change_id   integer not null,
+  generation  integer not null, -- the event's, when the attempt was made
+  number      integer not null,
+  outcome     text    not null, -- success, failure or unknown
+  status      integer,
+  request     text,
+  response    text,
+  error       text,
+  duration_ms integer not null,
+  late        integer not null,
+  created_at  integer not null -- milliseconds since 1970
+) strict;
+CREATE TABLE changefeed_event_backfill (
+  trigger_id integer not null primary key,
+  total      integer not null,
+  done       integer not null default 0,
+  finished   integer not null default 0,
+  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any
+) strict;
+CREATE TABLE changefeed_event_feed (
+  feed_id integer not null primary key
+) strict;
+CREATE TABLE changefeed_event_request (
+  key        text    not null primary key,
+  change_id  integer not null,
+  bits       integer not null,
+  created_at integer not null -- milliseconds since 1970
+) strict;
+CREATE TABLE changefeed_event_trigger (
+  trigger_id     integer not null primary key,
+  name           text    not null,
+  table_name     text    not null,
+  definition     text    not null, -- JSON
+  -- Why nothing is delivered at present.
+  paused_because text,
+  dropped_at     integer -- milliseconds since 1970
+) strict;
+CREATE TABLE changefeed_feed (
+  feed_id integer not null primary key check (feed_id between -32768 and 32767),
+  name    text    not null unique check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
+  comment text,
+  -- How long its changes are kept after they got their numbers, in milliseconds: those that every consumer has
+  -- read, and those that some consumer has not read. For ever where it is null.
+  trim_after_ms        integer check (trim_after_ms >= 0),
+  trim_unread_after_ms integer check (trim_unread_after_ms >= trim_after_ms)
+) strict;
+CREATE TABLE changefeed_feed_source (
+  feed_id  integer not null primary key,
+  kind     text    not null check (kind in ('captured', 'joined')),
+  table_schema text,
+  table_name   text not null,
+  change_id_column text,
+  shard_by text,
+  -- How many shards the rows are spread over; shards added by hand later get none of them.
+  shards   integer not null,
+  -- Whether its changes keep the row before and after.
+  images   integer not null default 0,
+  -- Which rows are in it, as the condition was written, and which columns are in its images, as a JSON array.
+  condition text,
+  columns  text,
+  -- The primary key of a captured table as a JSON array of names. A table that is rebuilt with another key cannot
+  -- be captured any further: the keys of its changes would not be of one kind.
+  key_names text
+) strict;
+CREATE TABLE changefeed_global_state (
+  function_id       text    not null,
+  table_id          integer not null,
+  -- Every change up to this version has been processed or parked. Kept about once a second.
+  last_sync_version integer not null default 0,
+  last_access_time  integer not null, -- milliseconds since 1970
+  primary key (function_id, table_id)
+) strict, without rowid;
+CREATE TABLE changefeed_incarnation (
+  number      integer not null primary key,
+  incarnation text    not null
+) strict;
+CREATE TABLE changefeed_incident (
+  feed_id     text    not null,
+  shard_id    integer not null,
+  count       integer not null,
+  reported_at integer, -- milliseconds since 1970
+  primary key (feed_id, shard_id)
+) strict, without rowid;
+CREATE TABLE changefeed_instance (
+  name       text    not null primary key,
+  -- sweep, deliver, watch, http, with spaces in between.
+  roles      text    not null,
+  -- Where its HTTP server listens.
+  address    text,
+  version    text    not null,
+  -- What it has done since it was started, as JSON.
+  tallies    text    not null default '{}',
+  started_at integer not null, -- milliseconds since 1970
+  seen_at    integer not null
+) strict, without rowid;
+CREATE TABLE changefeed_lease (
+  name       text    not null primary key,
+  owner      text, -- null once it was given back
+  generation integer not null,
+  renewal    integer not null default 1, -- grows whenever it is granted or renewed
+  ttl        integer not null default 0, -- milliseconds
+  expires_at integer not null -- milliseconds since 1970
+) strict, without rowid;
+CREATE TABLE changefeed_numbered (
+  feed_id   integer not null,
+  shard     integer not null,
+  change_sequence_number integer not null,
+  change_id integer not null,
+  op        text,
+  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any,
+  old       text,
+  new       text,
+  primary key (feed_id, shard, change_sequence_number)
+) strict, without rowid;
+CREATE TABLE changefeed_progress (
+  feed_id   integer not null,
+  shard     integer not null,
+  change_sequence_number integer not null,
+  marked_at integer not null, -- milliseconds since 1970
+  primary key (feed_id, shard, change_sequence_number)
+) strict, without rowid;
+CREATE TABLE changefeed_schema (
+  version  integer not null,
+  checksum text    not null -- of the text of the migration: one that was changed afterwards is noticed
+) strict;
+CREATE TABLE changefeed_session_open (
+  only_row integer not null primary key default 1 check (only_row = 1),
+  since    integer not null, -- the newest change_id before
+  session_variables text,
+  trace_context     text
+) strict;
+CREATE TABLE changefeed_shard_def (
+  feed_id     integer not null,
+  shard       integer not null check (shard between -32768 and 32767),
+  sweep_group integer not null check (sweep_group between -32768 and 32767),
+  longpoll    integer not null,
+  -- The number before the first; what is older than the feed may be put at or below it.
+  start       integer not null check (start >= 0),
+  -- Everything up to here was trimmed.
+  trimmed     integer not null default 0,
+  -- The newest backfilled number while a backfill is at work. Readers below the start stop
+  -- here, or they would jump over what is still to come.
+  frontier    integer,
+  primary key (feed_id, shard)
+) strict, without rowid;
+CREATE TABLE changefeed_shard_ulid (
+  feed_id   text    not null check (length(feed_id) = 36 and feed_id = lower(feed_id)),
+  shard_id  integer not null,
+  time      integer not null, -- milliseconds since 1970
+  ulid_high blob    not null check (length(ulid_high) = 8),
+  ulid_low  integer not null,
+  primary key (feed_id, shard_id)
+) strict, without rowid;
+CREATE TABLE changefeed_staged (
+  owner     integer not null,
+  batch     integer not null, -- one for each row that a statement is about to write
+  at        real    not null, -- SQLite keeps `now` for the time of a statement
+  -- 1 in its table as far as told, 2 gone, 0 told to be gone, -1 the same and its place taken by
+  -- another row; null is a mark.
+  live      integer,
+  id1 any, id2 any, id3 any, id4 any, id5 any, id6 any, id7 any, id8 any,
+  shard     integer,
+  key1 any, key2 any, key3 any, key4 any, key5 any, key6 any, key7 any, key8 any,
+  old       text,
+  order_key text,
+  wanted    integer
+) strict;
+CREATE TABLE changefeed_ulid_source (
+  feed_id      integer not null primary key,
+  ulid_feed    text    not null check (length(ulid_feed) = 36 and ulid_feed = lower(ulid_feed)),
+  table_schema text,
+  table_name   text    not null,
+  shard_column text    not null,
+  ulid_column  text    not null
+) strict;
+CREATE TABLE changefeed_watch (
+  name        text    not null primary key
+              check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
+  function_id text    not null unique,
+  table_id    integer not null,
+  -- What `changefeed serve` runs; null for a function that runs elsewhere.
+  definition  text,
+  -- Whether it wants to know which columns were changed.
+  columns     integer not null default 0,
+  -- How many unprocessed changes one worker is good for.
+  max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
+  created_at  integer not null -- milliseconds since 1970
+) strict, without rowid;
+CREATE TABLE changefeed_watch_counter (
+  only_row   integer not null primary key default 1 check (only_row = 1),
+  version    integer not null default 0,
+  generation integer not null default 0
+) strict;
+CREATE TABLE changefeed_watched_table (
+  table_id   integer not null primary key,
+  -- As it was when tracking began; the triggers follow a renamed table.
+  table_name text    not null,
+  -- The primary key that the tables of this table were made for: a JSON array of names.
+  key        text    not null,
+  -- What else the triggers were made for, so that whoever runs sees that they have to be made anew.
+  shape      text    not null default '',
+  -- Whether the columns that were changed are noted, because some function wants to know them.
+  columns    integer not null default 0
+) strict;
+CREATE TABLE changefeed_weight (
+  position integer not null primary key,
+  weight   integer not null
+) strict;
+CREATE TRIGGER changefeed_captured_event_insert instead of insert on changefeed_captured_event
+begin
+  update changefeed_change_id set value = value + 1;
+  insert into changefeed_event
+    (change_id, trigger_id, op, old, new, order_key, feed_id, shard, created_at, due_at)
+  values ((select value from changefeed_change_id), new.trigger_id, new.op, new.old, new.new,
+          new.order_key, new.feed_id, new.shard,
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer),
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer));
+end;
+CREATE TRIGGER changefeed_captured_insert instead of insert on changefeed_captured
+begin
+  update changefeed_change_id set value = value + 1;
+  insert into changefeed_numbered (feed_id, shard, change_sequence_number, change_id,
+    op, key1, key2, key3, key4, key5, key6, key7, key8, old, new)
+  select d.feed_id, d.shard,
+         1 + max(d.start, d.trimmed,
+                 coalesce((select max(n.change_sequence_number) from changefeed_numbered n
+                            where n.feed_id = new.feed_id and n.shard = new.shard), 0)),
+         (select value from changefeed_change_id),
+         new.op, new.key1, new.key2, new.key3, new.key4, new.key5, new.key6, new.key7, new.key8,
+         new.old, new.new
+    from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard;
+  select raise(abort, 'changefeed: a feed made from this table has lost a shard; drop the feed with `changefeed feed drop`')
+   where changes() = 0 and exists (select 1 from changefeed_feed where feed_id = new.feed_id);
+end;
+CREATE TRIGGER changefeed_change_insert instead of insert on changefeed_change
+when new.change_sequence_number is null
+begin
+  update changefeed_change_id set value = value + 1 where new.change_id is null;
+  insert into changefeed_numbered (feed_id, shard, change_sequence_number, change_id)
+  select d.feed_id, d.shard,
+         1 + max(d.start, d.trimmed,
+                 coalesce((select max(n.change_sequence_number) from changefeed_numbered n
+                            where n.feed_id = new.feed_id and n.shard = new.shard), 0)),
+         coalesce(new.change_id, (select value from changefeed_change_id))
+    from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard;
+  select raise(abort, 'changefeed: this feed has no such shard; insert it into changefeed_shard first')
+   where changes() = 0;
+end;
+CREATE TRIGGER changefeed_change_insert_old instead of insert on changefeed_change
+when new.change_sequence_number is not null
+begin
+  select raise(abort, 'changefeed: this feed has no such shard; insert it into changefeed_shard first')
+   where not exists (select 1 from changefeed_shard_def
+                      where feed_id = new.feed_id and shard = new.shard);
+  select raise(abort, 'changefeed: a change_sequence_number must be a whole number above 0')
+   where typeof(new.change_sequence_number) <> 'integer' or new.change_sequence_number < 1;
+  select raise(abort, 'changefeed: only numbers up to the start of the shard may be chosen; leave change_sequence_number out to get the next one')
+    from changefeed_shard_def
+   where feed_id = new.feed_id and shard = new.shard and new.change_sequence_number > start;
+  select raise(abort, 'changefeed: changes up to this number were already trimmed')
+    from changefeed_shard_def
+   where feed_id = new.feed_id and shard = new.shard and new.change_sequence_number <= trimmed;
+  select raise(abort, 'changefeed: a backfill of this feed is at work; insert old data before or after it')
+    from changefeed_shard_def
+   where feed_id = new.feed_id and shard = new.shard and frontier is not null;
+  select raise(abort, 'changefeed: this change_sequence_number is taken')
+    from changefeed_numbered
+   where feed_id = new.feed_id and shard = new.shard
+     and change_sequence_number = new.change_sequence_number;
+  update changefeed_change_id set value = value + 1 where new.change_id is null;
+  insert into changefeed_numbered (feed_id, shard, change_sequence_number, change_id)
+  values (new.feed_id, new.shard, new.change_sequence_number,
+          coalesce(new.change_id, (select value from changefeed_change_id)));
+  select raise(abort, 'changefeed: the change could not be inserted') where changes() = 0;
+end;
+CREATE TRIGGER changefeed_event_delete after delete on changefeed_event
+begin
+  delete from changefeed_event_attempt where change_id = old.change_id;
+end;
+CREATE TRIGGER changefeed_event_publish after insert on changefeed_event
+when new.feed_id is not null
+begin
+  insert into changefeed_numbered (feed_id, shard, change_sequence_number, change_id)
+  select d.feed_id, d.shard,
+         1 + max(d.start, d.trimmed,
+                 coalesce((select max(n.change_sequence_number) from changefeed_numbered n
+                            where n.feed_id = new.feed_id and n.shard = new.shard), 0)),
+         new.change_id
+    from changefeed_event_feed f
+    join changefeed_shard_def d on d.feed_id = f.feed_id and d.shard = new.shard
+   where f.feed_id = new.feed_id;
+end;
+CREATE TRIGGER changefeed_feed_delete after delete on changefeed_feed
+begin
+  delete from changefeed_shard where feed_id = old.feed_id;
+  delete from changefeed_feed_source where feed_id = old.feed_id;
+  delete from changefeed_backfill where feed_id = old.feed_id;
+  delete from changefeed_staged where owner = old.feed_id;
+end;
+CREATE TRIGGER changefeed_feed_delete_events after delete on changefeed_feed
+begin
+  delete from changefeed_event_feed where feed_id = old.feed_id;
+end;
+CREATE TRIGGER changefeed_feed_delete_ulid after delete on changefeed_feed
+begin
+  delete from changefeed_ulid_source where feed_id = old.feed_id;
+end;
+CREATE TRIGGER changefeed_numbered_mark after insert on changefeed_numbered
+when (select cast((julianday('now') - 2440587.5) * 86400000.0 as integer) - p.marked_at
+             between 0 and 999
+        from changefeed_progress p
+       where p.feed_id = new.feed_id and p.shard = new.shard
+         and p.change_sequence_number <= new.change_sequence_number
+       order by p.change_sequence_number desc limit 1) is not true
+begin
+  insert into changefeed_progress (feed_id, shard, change_sequence_number, marked_at)
+  values (new.feed_id, new.shard, new.change_sequence_number,
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer))
+  on conflict (feed_id, shard, change_sequence_number) do update set marked_at = excluded.marked_at;
+end;
+CREATE TRIGGER changefeed_session_delete instead of delete on changefeed_session
+begin
+  update changefeed_event
+     set session_variables = old.session_variables, trace_context = old.trace_context
+   where change_id > (select since from changefeed_session_open)
+     and state = 'p' and tries = 0;
+  delete from changefeed_session_open;
+end;
+CREATE TRIGGER changefeed_session_insert instead of insert on changefeed_session
+begin
+  select raise(abort, 'changefeed: session_variables must be a JSON object')
+   where new.session_variables is not null
+     and (not json_valid(new.session_variables)
+          or case when json_valid(new.session_variables)
+                  then json_type(new.session_variables) end is not 'object');
+  -- One that was left open by a writer who forgot to close it.
+  delete from changefeed_session_open;
+  insert into changefeed_session_open (since, session_variables, trace_context)
+  select value, new.session_variables,
+         case when new.trace_context is null then null
+              when case when json_valid(new.trace_context)
+                        then json_type(new.trace_context) end is 'object'
+              then new.trace_context
+              else json_object('traceparent', new.trace_context || '') end
+    from changefeed_change_id;
+end;
+CREATE TRIGGER changefeed_shard_delete instead of delete on changefeed_shard
+begin
+  delete from changefeed_numbered where feed_id = old.feed_id and shard = old.shard;
+  delete from changefeed_progress where feed_id = old.feed_id and shard = old.shard;
+  delete from changefeed_consumer where feed_id = old.feed_id and shard = old.shard;
+  delete from changefeed_shard_def where feed_id = old.feed_id and shard = old.shard;
+end;
+CREATE TRIGGER changefeed_shard_insert instead of insert on changefeed_shard
+begin
+  select raise(abort, 'changefeed: there is no such feed; insert it into changefeed_feed first')
+   where not exists (select 1 from changefeed_feed where feed_id = new.feed_id);
+  select raise(abort, 'changefeed: this shard exists already')
+    from changefeed_shard_def where feed_id = new.feed_id and shard = new.shard;
+  insert into changefeed_shard_def (feed_id, shard, sweep_group, longpoll, start)
+  values (new.feed_id, new.shard, coalesce(new.sweep_group, 0), coalesce(new.longpoll, 1),
+          coalesce(new.last_change_sequence_number, 2000000000000000));
+  select raise(abort, 'changefeed: the shard could not be inserted') where changes() = 0;
+  insert into changefeed_progress (feed_id, shard, change_sequence_number, marked_at)
+  values (new.feed_id, new.shard, coalesce(new.last_change_sequence_number, 2000000000000000),
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer));
+end;
+CREATE TRIGGER changefeed_shard_update instead of update on changefeed_shard
+begin
+  select raise(abort, 'changefeed: only sweep_group and longpoll of a shard can be changed')
+   where new.feed_id is not old.feed_id or new.shard is not old.shard
+      or new.last_change_sequence_number is not old.last_change_sequence_number
+      or new.last_sweep_time is not old.last_sweep_time;
+  update changefeed_shard_def set sweep_group = new.sweep_group, longpoll = new.longpoll
+   where feed_id = old.feed_id and shard = old.shard;
+end;
+CREATE VIEW changefeed_bounds (feed_id, shard, lowest, highest) as
+  select s.feed_id, s.shard, d.trimmed, s.last_change_sequence_number
+    from changefeed_shard s
+    join changefeed_shard_def d on d.feed_id = s.feed_id and d.shard = s.shard;
+CREATE VIEW changefeed_captured
+  (feed_id, shard, op, key1, key2, key3, key4, key5, key6, key7, key8, old, new) as
+  select feed_id, shard, op, key1, key2, key3, key4, key5, key6, key7, key8, old, new
+    from changefeed_numbered;
+CREATE VIEW changefeed_captured_event
+  (trigger_id, op, old, new, order_key, feed_id, shard) as
+  select trigger_id, op, old, new, order_key, feed_id, shard from changefeed_event;
+CREATE VIEW changefeed_change (feed_id, shard, change_id, change_sequence_number) as
+  select feed_id, shard, change_id, change_sequence_number from changefeed_numbered;
+CREATE VIEW changefeed_change_row
+  (change_id, op, key1, key2, key3, key4, key5, key6, key7, key8) as
+  select change_id, op, key1, key2, key3, key4, key5, key6, key7, key8
+    from changefeed_numbered where key1 is not null;
+CREATE VIEW changefeed_event_invocation_logs
+  (id, event_id, trigger_name, status, request, response, created_at, attempt, outcome, late,
+   error, duration_ms) as
+  select a.attempt_id,
+         printf('%08x-%04x-8%03x-8%03x-%012x', a.change_id >> 28, (a.change_id >> 12) & 65535,
+                a.change_id & 4095, (e.bits >> 48) & 4095, e.bits & 281474976710655),
+         t.name, a.status, a.request, a.response,
+         strftime('%Y-%m-%dT%H:%M:%fZ', a.created_at / 1000.0, 'unixepoch'),
+         a.number, a.outcome, a.late, a.error, a.duration_ms
+    from changefeed_event_attempt a
+    join changefeed_event e on e.change_id = a.change_id
+    join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
+CREATE VIEW changefeed_event_log
+  (id, change_id, trigger_name, schema_name, table_name, op, old, new, session_variables,
+   trace_context, created_at, delivered, error, tries, locked_by, locked_until, next_retry_at,
+   archived) as
+  select printf('%08x-%04x-8%03x-8%03x-%012x', e.change_id >> 28, (e.change_id >> 12) & 65535,
+                e.change_id & 4095, (e.bits >> 48) & 4095, e.bits & 281474976710655),
+         e.change_id, t.name, 'main', t.table_name,
+         case e.op when 'I' then 'INSERT' when 'U' then 'UPDATE' when 'D' then 'DELETE'
+                   else 'MANUAL' end,
+         e.old, e.new, e.session_variables, e.trace_context,
+         strftime('%Y-%m-%dT%H:%M:%fZ', e.created_at / 1000.0, 'unixepoch'),
+         e.state = 'd', e.state = 'e', e.tries,
+         e.lease_owner,
+         case when e.lease_owner is not null
+              then strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') end,
+         case when e.lease_owner is null
+              then strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') end,
+         e.state = 'a'
+    from changefeed_event e
+    join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
+CREATE VIEW changefeed_read
+  (feed_id, shard, change_sequence_number, change_id, lowest_cursor,
+   op, key1, key2, key3, key4, key5, key6, key7, key8, old, new) as
+  select n.feed_id, n.shard, n.change_sequence_number, n.change_id,
+         case when d.frontier < n.change_sequence_number then max(d.start, d.trimmed)
+              else d.trimmed end,
+         case n.op when 'I' then 'insert' when 'U' then 'update' when 'D' then 'delete'
+                   when 'B' then 'backfill' end,
+         n.key1, n.key2, n.key3, n.key4, n.key5, n.key6, n.key7, n.key8, n.old, n.new
+    from changefeed_shard_def d
+    join changefeed_numbered n on n.feed_id = d.feed_id and n.shard = d.shard;
+CREATE VIEW changefeed_session (session_variables, trace_context) as
+  select session_variables, trace_context from changefeed_session_open;
+CREATE VIEW changefeed_shard
+  (feed_id, shard, sweep_group, longpoll, last_change_sequence_number, last_sweep_time) as
+  select d.feed_id, d.shard, d.sweep_group, d.longpoll,
+         max(d.start, d.trimmed,
+             coalesce((select max(n.change_sequence_number) from changefeed_numbered n
+                        where n.feed_id = d.feed_id and n.shard = d.shard), 0)),
+         (select strftime('%Y-%m-%d %H:%M:%f', p.marked_at / 86400000.0 + 2440587.5)
+            from changefeed_progress p
+           where p.feed_id = d.feed_id and p.shard = d.shard
+           order by p.change_sequence_number desc limit 1)
+    from changefeed_shard_def d;

@@ -1,0 +1,72 @@
+//! Columns of the answers to our statements: what is not as expected is an error, never a panic and
+//! never an invented zero.
+
+use std::panic::Location;
+
+use changefeed_core::{Error, Result};
+use tiberius::{FromSql, QueryIdx, Row};
+
+pub(crate) trait Cells {
+    /// The value of a column that is never null.
+    #[track_caller]
+    fn take<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<T>;
+
+    /// The value of a column that may be null.
+    #[track_caller]
+    fn maybe<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<Option<T>>;
+
+    /// Whether a bit is set; null is not.
+    #[track_caller]
+    fn says(&self, column: impl QueryIdx + Copy) -> Result<bool>;
+
+    /// A text of its own, of a column that is never null.
+    #[track_caller]
+    fn text(&self, column: impl QueryIdx + Copy) -> Result<String>;
+
+    /// A text of its own, of a column that may be null.
+    #[track_caller]
+    fn maybe_text(&self, column: impl QueryIdx + Copy) -> Result<Option<String>>;
+}
+
+impl Cells for Row {
+    #[track_caller]
+    fn take<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<T> {
+        let asked = Location::caller();
+        match self.try_get(column) {
+            Ok(Some(value)) => Ok(value),
+            Ok(None) => Err(Error::unreadable(column, asked).caused_by("it is null")),
+            Err(e) => Err(Error::unreadable(column, asked).caused_by(e)),
+        }
+    }
+
+    #[track_caller]
+    fn maybe<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<Option<T>> {
+        let asked = Location::caller();
+        self.try_get(column)
+            .map_err(|e| Error::unreadable(column, asked).caused_by(e))
+    }
+
+    #[track_caller]
+    fn says(&self, column: impl QueryIdx + Copy) -> Result<bool> {
+        Ok(self.maybe(column)? == Some(true))
+    }
+
+    #[track_caller]
+    fn text(&self, column: impl QueryIdx + Copy) -> Result<String> {
+        self.take::<&str>(column).map(str::to_owned)
+    }
+
+    #[track_caller]
+    fn maybe_text(&self, column: impl QueryIdx + Copy) -> Result<Option<String>> {
+        Ok(self.maybe::<&str>(column)?.map(str::to_owned))
+    }
+}
+
+/// The value of a column in the first row: none if there is no row, or if it is null.
+#[track_caller]
+pub(crate) fn first<'a, T: FromSql<'a>>(
+    rows: &'a [Row],
+    column: impl QueryIdx + Copy,
+) -> Result<Option<T>> {
+    rows.first().map_or(Ok(None), |row| row.maybe(column))
+}

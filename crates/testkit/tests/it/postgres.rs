@@ -1,0 +1,5 @@
+//! The conformance suite on PostgreSQL.
+
+use changefeed_testkit::backend::PostgresBackend;
+
+changefeed_testkit::conformance!(PostgresBackend::fresh().await);
