@@ -248,6 +248,8 @@ fn a_large_open_transaction_does_not_slow_every_sweep() {
         let (store, feed) = backend.feed(37, 1).await;
         let (writer, other) = (backend.session().await, backend.session().await);
         let words = backend.words();
+        let segment = "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 13";
+        let at_first = other.number(segment).await;
         writer.run("begin").await;
         writer
             .run(&words.publish_range(feed.id.0, 0, 1, 100_000))
@@ -275,15 +277,16 @@ fn a_large_open_transaction_does_not_slow_every_sweep() {
                 .await
         };
         let before = read().await;
-        assert!(before >= 100_000, "the rows were met at first: {before}");
+        // Unless other tests have used up so many transaction ids that writers have moved to the next segment.
+        assert!(
+            before >= 100_000 || other.number(segment).await != at_first,
+            "the rows were met at first: {before}"
+        );
         for _ in 0..20 {
             other.run(sweep).await;
         }
         let more = read().await - before;
-        assert!(
-            more < 10_000,
-            "{more} entries were read by 20 idle sweeps"
-        );
+        assert!(more < 10_000, "{more} entries were read by 20 idle sweeps");
         writer.run("commit").await;
         settle(&*store, GROUP).await;
         let page = store.read(&feed, ShardId(0), After::Last, 1).await.unwrap();
