@@ -239,6 +239,10 @@ CREATE TABLE changefeed_staged (
   order_key text,
   wanted    integer
 ) strict;
+CREATE TABLE changefeed_ulid_limit (
+  only_row           integer not null primary key default 1 check (only_row = 1),
+  ahead_milliseconds integer not null default 60000 check (ahead_milliseconds >= 0)
+) strict;
 CREATE TABLE changefeed_ulid_source (
   feed_id      integer not null primary key,
   ulid_feed    text    not null check (length(ulid_feed) = 36 and ulid_feed = lower(ulid_feed)),

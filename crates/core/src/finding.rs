@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
+use uuid::Uuid;
 
 /// A clock that is off by more than this is reported.
 const TOLERATED: Duration = Duration::from_secs(1);
@@ -50,6 +51,21 @@ impl Finding {
             message: message.into(),
             advice: advice.into(),
         }
+    }
+
+    /// A shard whose ULIDs are ahead of the database's clock by more than a time hint may be.
+    pub fn of_ulids_ahead(feed: Uuid, shard: i32, ahead_ms: i64) -> Self {
+        Finding::new(
+            Severity::Warning,
+            format!("ULIDs of feed {feed} shard {shard}"),
+            format!(
+                "they are {} ahead of the database's clock: a time hint or a clock was wrong. They keep their order, \
+                 but tell that time until the clock has reached it",
+                humantime::format_duration(Duration::from_secs(ahead_ms.unsigned_abs() / 1000))
+            ),
+            "look at the clocks of writers that give time hints, and read this shard by cursors, not by times"
+                .to_owned(),
+        )
     }
 
     /// Judges the clock of a server, which said `said` milliseconds since 1970 between two moments of

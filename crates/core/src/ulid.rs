@@ -13,6 +13,8 @@ use crate::{Error, Result};
 
 /// The second-highest bit of `low`.
 const ROOM: u64 = 1 << 62;
+/// From here on (without the highest bit) less than 2^61 ULIDs are left before `low` would wrap around.
+const SHORT: u64 = 3 << 61;
 /// The largest time that fits 48 bits.
 const MAX_TIME: u64 = (1 << 48) - 1;
 /// Crockford's base32: no I, L, O, U.
@@ -120,20 +122,27 @@ pub struct UlidState {
 impl UlidState {
     /// Where a transaction begins that happens at `now`, after `self` (or as the first of its
     /// shard), with ten random bytes. A clock that stands still or goes back does not matter:
-    /// the shard keeps its time and goes on counting.
-    pub fn begin(before: Option<UlidState>, now: u64, random: [u8; 10]) -> UlidState {
-        let now = now.min(MAX_TIME);
+    /// the shard keeps its time and goes on counting, and moves to the next millisecond when there is
+    /// little left to count. Fails rather than give a smaller ULID.
+    pub fn begin(before: Option<UlidState>, now: u64, random: [u8; 10]) -> Result<UlidState> {
+        let mut now = now.min(MAX_TIME);
         if let Some(before) = before
             && before.time >= now
         {
-            return before;
+            if before.low & (u64::MAX >> 1) < SHORT {
+                return Ok(before);
+            }
+            now = before.time + 1;
+            if now > MAX_TIME {
+                return Err(Error::invalid("the ULIDs of this shard are used up"));
+            }
         }
         let [a, b, rest @ ..] = random;
-        UlidState {
+        Ok(UlidState {
             time: now,
             high: (now << 16) | u64::from(u16::from_be_bytes([a, b])),
             low: u64::from_be_bytes(rest) & !ROOM,
-        }
+        })
     }
 
     /// The n-th ULID from here, counted from 0.
@@ -176,11 +185,40 @@ mod tests {
 
     #[test]
     fn a_point_in_time_lies_before_everything_of_that_time() {
-        let state = UlidState::begin(None, 1000, [0; 10]);
+        let state = UlidState::begin(None, 1000, [0; 10]).unwrap();
         assert!(Ulid::before(1000) < state.nth(0));
-        let earlier = UlidState::begin(None, 999, [0xff; 10]);
+        let earlier = UlidState::begin(None, 999, [0xff; 10]).unwrap();
         assert!(Ulid::before(1000) >= earlier.nth(0));
         assert_eq!(Ulid::before(0), Ulid::MIN);
+    }
+
+    #[test]
+    fn a_shard_that_runs_short_moves_to_the_next_millisecond_and_never_wraps() {
+        for low in [u64::MAX - 1, u64::MAX >> 1, SHORT, SHORT | 1 << 63] {
+            let before = UlidState {
+                time: 5000,
+                high: 5000 << 16 | 0xffff,
+                low,
+            };
+            let begin = UlidState::begin(Some(before), 4000, [0; 10]).unwrap();
+            assert_eq!(begin.time, 5001);
+            assert!(begin.nth(0) > before.nth(0));
+            let last = UlidState {
+                time: MAX_TIME,
+                high: u64::MAX,
+                low,
+            };
+            assert!(UlidState::begin(Some(last), 4000, [0; 10]).is_err());
+        }
+        let enough = UlidState {
+            time: 5000,
+            high: 5000 << 16,
+            low: SHORT - 1,
+        };
+        assert_eq!(
+            UlidState::begin(Some(enough), 4000, [0; 10]).unwrap(),
+            enough
+        );
     }
 
     proptest! {
@@ -209,7 +247,7 @@ mod tests {
             let mut before: Option<UlidState> = None;
             let mut newest: Option<Ulid> = None;
             for (now, count, random) in clock {
-                let begin = UlidState::begin(before, now, random);
+                let begin = UlidState::begin(before, now, random).unwrap();
                 prop_assert!(newest.is_none_or(|n| n < begin.nth(0)));
                 if count > 0 {
                     newest = Some(begin.nth(count - 1));
@@ -220,7 +258,7 @@ mod tests {
 
         #[test]
         fn two_to_the_62_steps_never_overflow(now: u64, random: [u8; 10]) {
-            let begin = UlidState::begin(None, now, random);
+            let begin = UlidState::begin(None, now, random).unwrap();
             let end = begin.nth(1 << 62);
             prop_assert_eq!(end.high(), begin.high);
             prop_assert!(end > begin.nth(0));

@@ -19,7 +19,8 @@ pub struct UlidOptions {
     /// How long to queue behind living holders.
     pub wait: Duration,
     /// When the transaction happens, in milliseconds since 1970; now, unless given. A time before
-    /// that of the shard's newest ULID is raised to it.
+    /// that of the shard's newest ULID is raised to it. One that is more than a minute ahead of the database's
+    /// clock is refused (`ulid_limit` in the database says how much more).
     pub time_hint: Option<u64>,
 }
 
@@ -43,6 +44,21 @@ impl UlidOptions {
             ));
         }
         Ok(())
+    }
+
+    /// When the transaction happens, by the database's clock and by how far a hint may be ahead of it.
+    pub fn time(&self, now: u64, ahead: u64) -> Result<u64> {
+        match self.time_hint {
+            Some(hint) if hint > now.saturating_add(ahead) => Err(Error::invalid(format!(
+                "the time hint {hint} (milliseconds since 1970) is more than {ahead} ms ahead of the \
+                 database's clock"
+            ))
+            .advise(
+                "check the clock of the client; the limit is `ahead_milliseconds` in the table ulid_limit",
+            )),
+            Some(hint) => Ok(hint),
+            None => Ok(now),
+        }
     }
 }
 
@@ -109,7 +125,7 @@ mod tests {
 
     #[test]
     fn ulids_are_counted_without_gaps_or_repeats() {
-        let begin = UlidState::begin(None, 1000, [1; 10]);
+        let begin = UlidState::begin(None, 1000, [1; 10]).unwrap();
         let mut counter = UlidCounter::new(begin);
         let mut all: Vec<Ulid> = counter.take(1).unwrap().collect();
         all.extend(counter.take(1000).unwrap());

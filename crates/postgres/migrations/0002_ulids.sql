@@ -54,6 +54,14 @@ create table changefeed.incident (
     primary key (feed_id, shard_id)
 );
 
+-- How far ahead of the database's clock a time hint may be. A hint far in the future would keep its shard there: all
+-- later ULIDs of the shard would tell that time.
+create table changefeed.ulid_limit (
+    only_row           boolean primary key default true check (only_row),
+    ahead_milliseconds bigint not null default 60000 check (ahead_milliseconds >= 0)
+);
+insert into changefeed.ulid_limit default values;
+
 -- Only differences between two values of one session mean anything, so a cache does no harm.
 create sequence changefeed.sequence as bigint
     minvalue -9223372036854775808 start -9223372036854775808 cache 100;
@@ -308,6 +316,7 @@ language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
     happens timestamptz(3) := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
     before changefeed.shard_ulid;
+    ahead  bigint;
     random bytea;
     base   bigint;
     guard  tid;
@@ -317,8 +326,22 @@ begin
     if happens not between '1970-01-01 00:00:00Z' and '10889-08-02 05:31:50.655Z' then
         perform changefeed.ulid_misuse('a ULID holds times from 1970 to 10889, not ' || happens);
     end if;
+    if time_hint > clock_timestamp() then
+        select l.ahead_milliseconds into ahead from changefeed.ulid_limit l;
+        if extract(epoch from time_hint - clock_timestamp()) * 1000 > ahead then
+            perform changefeed.ulid_misuse(format(
+                'the time hint %s is more than %s ms ahead of the database''s clock', happens, ahead));
+        end if;
+    end if;
     select s.* into before from changefeed.shard_ulid s
     where s.feed_id = ulid_enter.feed_id and s.shard_id = ulid_enter.shard_id;
+    if happens <= before.time and (before.ulid_low & 9223372036854775807) >= 6917529027641081856 then
+        -- Less than 2^61 ULIDs are left before the lower half would wrap around: on to the next millisecond.
+        happens := before.time + interval '1 millisecond';
+        if happens > '10889-08-02 05:31:50.655Z' then
+            perform changefeed.ulid_misuse('the ULIDs of this shard are used up');
+        end if;
+    end if;
     if before.time is null or happens > before.time then
         -- The bytes of a random UUID that are random throughout.
         random := uuid_send(gen_random_uuid());
@@ -440,6 +463,8 @@ begin
         perform changefeed.ulid_misuse(
             'ulid_sequence takes nextval(''changefeed.sequence'') of this transaction, and nothing '
             'else');
+    elsif value operator(pg_catalog.-) base operator(pg_catalog.>=) 1152921504606846976 then
+        perform changefeed.ulid_misuse('this transaction has used up its ULIDs; begin another one');
     end if;
     return pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high'), 'hex')
            operator(pg_catalog.||) pg_catalog.int8send(
@@ -482,7 +507,11 @@ begin
             using errcode = 'CF003', hint = 'Roll back and do it again.';
     end if;
     happens := timestamptz 'epoch' + begun.time_ms * interval '1 millisecond';
-    low := begun.low + (nextval('changefeed.sequence') - begun.base);
+    low := nextval('changefeed.sequence') - begun.base;
+    if low >= 1152921504606846976 then
+        perform changefeed.ulid_misuse('this transaction has used up its ULIDs; begin another one');
+    end if;
+    low := begun.low + low;
     if begun.before_high is null then
         insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low, base)
         values (begun.feed_id, begun.shard_id, happens, begun.high, low, begun.base)

@@ -263,6 +263,8 @@ impl TriggerStore for PostgresStore {
             .await?;
         let feeds = self.call(Limit::STEPS, async |s| s.feed_findings().await);
         findings.extend(feeds.await?);
+        let ulids = self.call(Limit::LONG, async |s| s.ulid_findings().await);
+        findings.extend(ulids.await?);
         let locked = self.call(Limit::LONG, async |s| s.lock_findings().await);
         findings.extend(locked.await?);
         Ok(findings)

@@ -1,8 +1,8 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
 use changefeed_core::{
-    After, Change, Cursor, Feed, Incident, PAGE_BYTES, Page, Result, ShardId, ShardState,
-    SweepGroup, Ulid, begin_ulid, ulid_of_row, words,
+    After, Change, Cursor, Feed, Finding, Incident, Kind, PAGE_BYTES, Page, Result, ShardId,
+    ShardState, SweepGroup, Ulid, begin_ulid, ulid_of_row, words,
 };
 use tokio_postgres::types::Type;
 
@@ -147,6 +147,22 @@ impl Session {
                     count: row.take(2)?,
                     since_ms: row.take(3)?,
                 })
+            })
+            .collect()
+    }
+
+    /// Shards whose ULIDs are in the future.
+    pub(crate) async fn ulid_findings(&self) -> Result<Vec<Finding>> {
+        let sql = include_str!("sql/ulids_ahead.sql");
+        let rows = match self.query(sql, &[]).await.map_err(db) {
+            // Who does not write ULIDs need not see them.
+            Err(error) if error.kind() == Kind::Permission => return Ok(Vec::new()),
+            rows => rows?,
+        };
+        rows.iter()
+            .map(|row| {
+                let (feed, shard, ahead) = (row.take(0)?, row.take(1)?, row.take(2)?);
+                Ok(Finding::of_ulids_ahead(feed, shard, ahead))
             })
             .collect()
     }

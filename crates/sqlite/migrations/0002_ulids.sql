@@ -27,6 +27,14 @@ create table changefeed_incident (
   primary key (feed_id, shard_id)
 ) strict, without rowid;
 
+-- How far ahead of the clock a time hint may be. A hint far in the future would keep its shard there: all later
+-- ULIDs of the shard would tell that time.
+create table changefeed_ulid_limit (
+  only_row           integer not null primary key default 1 check (only_row = 1),
+  ahead_milliseconds integer not null default 60000 check (ahead_milliseconds >= 0)
+) strict;
+insert into changefeed_ulid_limit default values;
+
 -- Where the rows are of a feed that is ordered by ULIDs.
 create table changefeed_ulid_source (
   feed_id      integer not null primary key,

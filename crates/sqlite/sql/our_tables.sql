@@ -6,7 +6,7 @@ select type, name from sqlite_master
      'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
      'changefeed_shard', 'changefeed_read', 'changefeed_bounds', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
-     'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_source',
+     'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_limit', 'changefeed_ulid_source',
      'changefeed_event_trigger', 'changefeed_event_feed',
      'changefeed_event', 'changefeed_event_attempt', 'changefeed_event_backfill',
      'changefeed_event_request', 'changefeed_captured_event', 'changefeed_session_open',

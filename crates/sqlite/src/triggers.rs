@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use crate::error::Explain;
 use crate::event_capture::{self, Plan};
 use crate::source::Table;
-use crate::{SqliteStore, event_backfill, event_drift, event_log, feed_drift, feeds};
+use crate::{SqliteStore, event_backfill, event_drift, event_log, feed_drift, feeds, ulid_feeds};
 
 #[async_trait]
 impl TriggerStore for SqliteStore {
@@ -89,6 +89,7 @@ impl TriggerStore for SqliteStore {
         self.reading(|tx| {
             let mut findings = event_drift::findings(tx)?;
             findings.extend(feed_drift::findings(tx)?);
+            findings.extend(ulid_feeds::findings(tx)?);
             findings.extend(event_drift::limits(tx)?);
             Ok(findings)
         })

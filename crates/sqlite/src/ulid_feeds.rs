@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    After, Change, Content, Cursor, Error, Feed, Incarnation, Incident, Kind, Page, PageRoom,
-    Result, ShardId, ShardState, Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row, words,
+    After, Change, Content, Cursor, Error, Feed, Finding, Incarnation, Incident, Kind, Page,
+    PageRoom, Result, ShardId, ShardState, Source, Ulid, UlidStore, Uuid, begin_ulid, ulid_of_row,
+    words,
 };
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use crate::error::Explain;
 use crate::source::Table;
@@ -186,12 +187,8 @@ impl UlidStore for SqliteStore {
             let mut rows = statement.query([]).explained()?;
             let mut incidents = Vec::new();
             while let Some(row) = rows.next().explained()? {
-                let feed: String = row.get(0).explained()?;
-                let feed = Uuid::parse_str(&feed).map_err(|error| {
-                    Error::new(Kind::Database, format!("'{feed}' is not a UUID")).caused_by(error)
-                })?;
                 incidents.push(Incident {
-                    feed,
+                    feed: feed_of(row)?,
                     shard: row.get(1).explained()?,
                     count: row.get(2).explained()?,
                     since_ms: row.get(3).explained()?,
@@ -201,4 +198,26 @@ impl UlidStore for SqliteStore {
         })
         .await
     }
+}
+
+/// The feed of ULID transactions in the first column.
+fn feed_of(row: &Row<'_>) -> Result<Uuid> {
+    let feed: String = row.get(0).explained()?;
+    Uuid::parse_str(&feed).map_err(|error| {
+        Error::new(Kind::Database, format!("'{feed}' is not a UUID")).caused_by(error)
+    })
+}
+
+/// Shards whose ULIDs are in the future.
+pub(crate) fn findings(tx: &Connection) -> Result<Vec<Finding>> {
+    let mut statement = tx
+        .prepare_cached(include_str!("../sql/ulids_ahead.sql"))
+        .explained()?;
+    let mut rows = statement.query([]).explained()?;
+    let mut findings = Vec::new();
+    while let Some(row) = rows.next().explained()? {
+        let (shard, ahead) = (row.get(1).explained()?, row.get(2).explained()?);
+        findings.push(Finding::of_ulids_ahead(feed_of(row)?, shard, ahead));
+    }
+    Ok(findings)
 }

@@ -155,7 +155,7 @@ fn bearable(wait: Duration) -> Duration {
 /// Reads where the shard stands and reserves as many ULIDs as one transaction may give. So a
 /// `COMMIT` by SQL, past [`UlidTransaction::commit`], leaves a state that is behind all of them.
 fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<UlidState> {
-    let (now, random, before) = transaction
+    let (now, random, before, ahead) = transaction
         .prepare_cached(include_str!("../sql/ulid_begin.sql"))
         .and_then(|mut s| {
             s.query_row(params![feed, options.shard], |row| {
@@ -167,12 +167,13 @@ fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<
                         low: row.get::<_, i64>(4)?.cast_unsigned(),
                     }),
                 };
-                Ok((row.get::<_, i64>(0)?, row.get(1)?, before))
+                let ahead = row.get::<_, Option<i64>>(5)?.unwrap_or_default();
+                Ok((row.get::<_, i64>(0)?, row.get(1)?, before, ahead))
             })
         })
         .explained()?;
-    let now = options.time_hint.unwrap_or(now.max(0).cast_unsigned());
-    let begin = UlidState::begin(before, now, random);
+    let now = options.time(now.max(0).cast_unsigned(), ahead.max(0).cast_unsigned())?;
+    let begin = UlidState::begin(before, now, random)?;
     let reserved = begin.after(UlidCounter::MAX);
     transaction
         .prepare_cached(include_str!("../sql/ulid_reserve.sql"))

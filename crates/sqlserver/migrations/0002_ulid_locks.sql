@@ -49,6 +49,17 @@ create table changefeed.incident (
     constraint pk_incident primary key (feed_id, shard_id)
         with (allow_page_locks = off) --@sqlserver
 );
+-- How far ahead of the database's clock a time hint may be. A hint far in the future would keep its shard there: all
+-- later ULIDs of the shard would tell that time.
+create table changefeed.ulid_limit (
+    only_row           bit not null constraint df_ulid_limit_row default 1
+        constraint ck_ulid_limit_row check (only_row = 1),
+    ahead_milliseconds bigint not null constraint df_ulid_limit_ahead default 60000
+        constraint ck_ulid_limit_ahead check (ahead_milliseconds >= 0),
+    constraint pk_ulid_limit primary key (only_row)
+);
+GO
+insert into changefeed.ulid_limit (ahead_milliseconds) values (60000);
 GO
 
 -- Only differences between two values mean anything, so a cache does no harm.

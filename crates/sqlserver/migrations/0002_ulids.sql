@@ -56,7 +56,7 @@ begin
     declare @before_time datetime2(3), @before_high binary(8), @before_low bigint, @base bigint;
     declare @floor_time datetime2(3), @floor_high binary(8), @floor_low bigint;
     declare @left_time datetime2(3), @left_high binary(8), @left_low bigint;
-    declare @random binary(10), @milliseconds bigint, @transaction_id bigint, @start bigint, @due datetime2(3);
+    declare @ahead bigint, @random binary(10), @milliseconds bigint, @transaction_id bigint, @start bigint, @due datetime2(3);
     -- With implicit transactions it begins when a table is touched, and not before.
     if @@trancount = 0
     begin
@@ -109,6 +109,16 @@ begin
     set @time = isnull(@time_hint, sysutcdatetime());
     if @time < '1970-01-01'
         throw 55604, 'changefeed: a ULID holds no time before 1970', 1;
+    if @time_hint > sysutcdatetime()
+    begin
+        select @ahead = max(l.ahead_milliseconds) from changefeed.ulid_limit l with (readuncommitted);
+        if datediff_big(millisecond, sysutcdatetime(), @time_hint) > @ahead
+        begin
+            set @message = concat(N'changefeed: the time hint ', convert(nvarchar(30), @time_hint, 126),
+                N' is more than ', @ahead, N' ms ahead of the database''s clock');
+            throw 55604, @message, 1;
+        end;
+    end;
     select @before_time = s.[time], @before_high = s.ulid_high, @before_low = s.ulid_low
     from changefeed.shard_ulid s where s.feed_id = @feed_id and s.shard_id = @shard_id;
     set @base = next value for changefeed.sequence;
@@ -128,6 +138,13 @@ begin
         -- Rows of transactions that are still open are locked, and passed over.
         if @level <> 5
             delete from changefeed.ulid_life with (readcommittedlock, readpast, rowlock) where feed_id = @feed_id and shard_id = @shard_id;
+    end;
+    -- Less than 2^61 ULIDs are left before the lower half would wrap around: on to the next millisecond.
+    if @time <= @floor_time and (@floor_low & convert(bigint, 9223372036854775807)) >= convert(bigint, 6917529027641081856)
+    begin
+        if @floor_time >= '9999-12-31T23:59:59.999'
+            throw 55604, 'changefeed: the ULIDs of this shard are used up', 1;
+        set @time = dateadd(millisecond, 1, @floor_time);
     end;
     if @floor_time is null or @time > @floor_time
     begin
@@ -256,7 +273,8 @@ begin
         -- A function can raise no error of its own: the words are in that of the conversion.
         if @low is null or isnull(convert(bigint, session_context(N'changefeed.ulid_transaction')), -1) <> changefeed.ulid_transaction_id()
             return convert(int, N'changefeed: there is no ULID transaction here; call begin_ulid_transaction after BEGIN TRANSACTION');
-        if @value is null or @value <= @base
+        -- More than 2^60 of them would wrap around.
+        if @value is null or @value <= @base or @value - @base >= convert(bigint, 1152921504606846976)
             return convert(int, N'changefeed: ulid_sequence takes next value for changefeed.sequence, and nothing else');
         set @ulid = convert(binary(8), session_context(N'changefeed.ulid_high')) + convert(binary(8), @low + (@value - @base)); --@sqlserver
         --@babelfish set @ulid = convert(binary(16), '0x' + encode(int8send(convert(bigint, convert(binary(8), session_context(N'changefeed.ulid_high')))), 'hex') + encode(int8send(@low + (@value - @base)), 'hex'), 1);
@@ -341,6 +359,8 @@ begin
         throw 55603, @message, 1;
     end;
     set @drawn = next value for changefeed.sequence;
+    if @drawn - @base >= convert(bigint, 1152921504606846976)
+        throw 55604, 'changefeed: this transaction has used up its ULIDs; begin another one', 1;
     set @low = @low + (@drawn - @base);
     begin try
         if @before_high is null
@@ -392,6 +412,7 @@ end;
 GO
 
 grant select on changefeed.shard_ulid to changefeed_reader;
+grant select on changefeed.ulid_limit to changefeed_reader;
 grant select on changefeed.incident to changefeed_reader;
 grant select on changefeed.incident to changefeed_writer;
 grant select on changefeed.schema_version to changefeed_writer;
@@ -418,6 +439,7 @@ grant execute on changefeed.ulid_beat to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_wait to changefeed_writer;
 --@babelfish grant execute on changefeed.ulid_enter to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.shard_ulid to changefeed_writer;
+--@babelfish grant select on changefeed.ulid_limit to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.incident to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.ulid_life to changefeed_writer;
 --@babelfish grant select, insert, update, delete on changefeed.ulid_pulse to changefeed_writer;

@@ -126,6 +126,7 @@ impl Session {
     pub(crate) async fn capture_findings(&mut self) -> Result<Vec<Finding>> {
         let mut findings = self.look_at_feeds().await?;
         findings.extend(self.look_at_capture().await?);
+        findings.extend(self.ulid_findings().await?);
         Ok(findings)
     }
 }

@@ -248,6 +248,8 @@ macro_rules! conformance {
                 one_transaction_has_one_time
                 time_stands_still_or_goes_back_and_ulids_grow
                 a_time_in_the_future_is_kept
+                a_shard_that_is_far_ahead_is_shown
+                a_shard_that_runs_short_moves_to_the_next_millisecond
                 shards_and_feeds_are_independent
                 writers_in_parallel_take_turns
                 an_empty_transaction_moves_nothing

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 const JUDGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/python/tsql");
 
 /// Statements that operations may take.
-const ULID: u64 = 102;
+const ULID: u64 = 105;
 const SWEEP: u64 = 57;
 const PAGE: u64 = 11;
 const DELIVERY: u64 = 41;

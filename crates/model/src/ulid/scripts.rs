@@ -4,6 +4,8 @@ use crate::script::{Script, beside, step, with};
 
 const MISUSE: &str = "refuses misuse, and changes nothing";
 const CONTEXT: &str = "what ulid_sequence reads; the model's process knows it by itself";
+const ROOM: &str =
+    "the lower halves of ULIDs do not wrap around; the model's are numbers without end";
 const TIME: &str = "time passes as the checker likes: a holder is silent from any moment on";
 
 /// What a model of ULID transactions is made of.
@@ -131,6 +133,16 @@ fn enter() -> Script {
             step("time", "set @time = isnull(@time_hint, sysutcdatetime())"),
             beside("if @time < '1970-01-01'", MISUSE),
             beside("  throw 55604", MISUSE),
+            beside("if @time_hint > sysutcdatetime()", MISUSE),
+            beside(
+                "  select @ahead = max(l.ahead_milliseconds) from ulid_limit(readuncommitted)",
+                MISUSE,
+            ),
+            beside(
+                "  if datediff_big(millisecond, sysutcdatetime(), @time_hint) > @ahead",
+                MISUSE,
+            ),
+            beside("    throw 55604", MISUSE),
             step(
                 "state",
                 "select @before_time = s.[time], @before_high = s.ulid_high, @before_low = s.ulid_low from shard_ulid where s.feed_id = @feed_id and s.shard_id = @shard_id",
@@ -146,6 +158,12 @@ fn enter() -> Script {
                 "tidy",
                 "    delete ulid_life(readcommittedlock,readpast,rowlock) where feed_id = @feed_id and shard_id = @shard_id",
             ),
+            beside(
+                "if @time <= @floor_time and(@floor_low & convert(bigint, 9223372036854775807)) >= convert(bigint, 6917529027641081856)",
+                ROOM,
+            ),
+            beside("  if @floor_time >= '9999-12-31T23:59:59.999'", ROOM),
+            beside("    throw 55604", ROOM),
             with("if @floor_time is null or @time > @floor_time"),
             with("  set @random = crypt_gen_random(10)"),
             step("life", "insert ulid_life values"),
@@ -215,6 +233,11 @@ fn commit() -> Script {
             with("if @changed = 0"),
             with("  throw 55603"),
             step("drawn", "set @drawn = next value for sequence"),
+            beside(
+                "if @drawn - @base >= convert(bigint, 1152921504606846976)",
+                ROOM,
+            ),
+            beside("  throw 55604", ROOM),
             with("try"),
             with("  if @before_high is null"),
             with("    insert shard_ulid values"),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use changefeed_core::{
-    After, Content, Cursor, Feed, Kind, Page, ShardId, Source, Store, TableName, Ulid, UlidOptions,
-    Uuid, seek_consumer,
+    After, Content, Cursor, Feed, Kind, Page, Severity, ShardId, Source, Store, TableName, Ulid,
+    UlidOptions, Uuid, seek_consumer,
 };
 use tokio::task::JoinSet;
 
@@ -208,7 +208,7 @@ pub async fn time_stands_still_or_goes_back_and_ulids_grow(backend: Arc<dyn Back
 /// The shard waits there for the clock, and orders all the same.
 pub async fn a_time_in_the_future_is_kept(backend: Arc<dyn Backend>) {
     events(&*backend).await;
-    let future = now() + 86_400_000;
+    let future = now() + 30_000;
     let options = UlidOptions {
         time_hint: Some(future),
         ..UlidOptions::new(FEED, 0)
@@ -218,23 +218,77 @@ pub async fn a_time_in_the_future_is_kept(backend: Arc<dyn Backend>) {
     let second = write_at(UlidOptions::new(FEED, 0)).await.unwrap();
     assert_eq!((first[0].time(), second[0].time()), (future, future));
     assert!(first < second);
-    // Beyond 48 bits there is no time; whatever the answer is, order is kept.
-    let beyond = UlidOptions {
-        time_hint: Some(1 << 50),
-        ..options
-    };
-    match write_at(beyond).await {
-        Ok(third) => assert!(second < third),
-        Err(error) => assert_eq!(error.kind(), Kind::Invalid, "{error}"),
+    // A day ahead, and beyond 48 bits, where there is no time.
+    for time in [now() + 86_400_000, 1 << 50] {
+        let beyond = UlidOptions {
+            time_hint: Some(time),
+            ..options.clone()
+        };
+        let error = write_at(beyond).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Invalid, "{error}");
     }
-    let fourth = write_at(UlidOptions::new(FEED, 0)).await.unwrap();
-    assert!(second < fourth);
+    let third = write_at(UlidOptions::new(FEED, 0)).await.unwrap();
+    assert!(second < third);
+    assert_eq!(third[0].time(), future);
+}
+
+/// The operator may allow hints that are further ahead; `doctor` shows the shards that are there.
+pub async fn a_shard_that_is_far_ahead_is_shown(backend: Arc<dyn Backend>) {
+    let (store, _) = events(&*backend).await;
+    let ahead = async || {
+        let findings = store.capture_findings().await.unwrap();
+        let mut found = findings.into_iter();
+        found.find(|finding| finding.message.contains("ahead of the database's clock"))
+    };
+    assert_eq!(ahead().await, None);
+    let limit = backend.words().our("ulid_limit");
+    let session = backend.session().await;
+    session
+        .run(&format!("update {limit} set ahead_milliseconds = 90000000"))
+        .await;
+    let options = UlidOptions {
+        time_hint: Some(now() + 86_400_000),
+        ..UlidOptions::new(FEED, 3)
+    };
+    let write = UlidWrite::committed(["x"]);
+    backend.write_ulids(options, write).await.unwrap();
+    assert_eq!(ahead().await, None);
+    session
+        .run(&format!("update {limit} set ahead_milliseconds = 60000"))
+        .await;
+    let found = ahead().await.unwrap();
+    assert_eq!(found.severity, Severity::Warning);
+    assert!(found.subject.ends_with("shard 3"), "{}", found.subject);
+}
+
+/// The lower half of a ULID never wraps around: the next one was the smallest of its time.
+pub async fn a_shard_that_runs_short_moves_to_the_next_millisecond(backend: Arc<dyn Backend>) {
+    events(&*backend).await;
+    let time = now() + 30_000;
+    let hint = UlidOptions {
+        time_hint: Some(time),
+        ..UlidOptions::new(FEED, 0)
+    };
+    let write = |options| backend.write_ulids(options, UlidWrite::committed(["x"]));
+    let first = write(hint).await.unwrap()[0];
+    let state = backend.words().our("shard_ulid");
+    // As many were given as fit but for two.
+    let session = backend.session().await;
+    session
+        .run(&format!("update {state} set ulid_low = -2"))
+        .await;
+    let second = write(UlidOptions::new(FEED, 0)).await.unwrap()[0];
+    assert!(first < second, "{first} {second}");
+    assert_eq!(second.time(), time + 1);
+    let third = write(UlidOptions::new(FEED, 0)).await.unwrap()[0];
+    assert!(second < third, "{second} {third}");
+    assert_eq!(third.time(), time + 1);
 }
 
 /// Only the pair of feed and shard matters.
 pub async fn shards_and_feeds_are_independent(backend: Arc<dyn Backend>) {
     events(&*backend).await;
-    let future = now() + 86_400_000;
+    let future = now() + 50_000;
     let options = UlidOptions {
         time_hint: Some(future),
         ..UlidOptions::new(FEED, 0)
