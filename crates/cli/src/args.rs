@@ -38,7 +38,7 @@ const GLOBAL: &str = "Global options";
 #[command(name = "changefeed", version, max_term_width = 100)]
 pub(crate) struct Args {
     /// The database: sqlite:PATH, postgres://user:password@host/database or
-    /// sqlserver://user:password@host/database [default: sqlite:changefeed.db]
+    /// sqlserver://user:password@host/database [default: DATABASE_URL, or sqlite:changefeed.db]
     #[arg(
         long,
         global = true,
@@ -57,8 +57,34 @@ pub(crate) struct Args {
     #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) json: bool,
 
+    /// Log more: -v for what is done, -vv for everything; RUST_LOG chooses exactly
+    #[arg(short, long, global = true, help_heading = GLOBAL, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+
+    /// How the log on standard error is written
+    #[arg(
+        long,
+        global = true,
+        help_heading = GLOBAL,
+        env = "CHANGEFEED_LOG_FORMAT",
+        hide_env_values = true,
+        value_enum,
+        default_value_t = LogFormat::Text,
+        value_name = "FORMAT"
+    )]
+    pub(crate) log_format: LogFormat,
+
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// How the log is written.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
 }
 
 impl Args {
@@ -78,15 +104,23 @@ impl Args {
         }
     }
 
-    /// The database's URL: from the command line, the environment or the file, in this order.
+    /// The database's URL: from the command line, `CHANGEFEED_DB`, the file or `DATABASE_URL`, in this order.
     pub(crate) fn database(&self, config: &Config) -> Result<String> {
-        match &self.db {
-            Some(url) => Ok(url.clone()),
-            None => Ok(config
-                .database()?
-                .unwrap_or_else(|| DEFAULT_DATABASE.to_owned())),
+        if let Some(url) = &self.db {
+            return Ok(url.clone());
         }
+        Ok(match config.database()? {
+            Some(url) => url,
+            None => given(std::env::var("DATABASE_URL").ok()),
+        })
     }
+}
+
+/// What other programs call the database, if it is one of ours; the variable may be about something else.
+fn given(url: Option<String>) -> String {
+    let schemes = ["postgres:", "postgresql:", "sqlserver:", "sqlite:"];
+    url.filter(|url| schemes.iter().any(|scheme| url.starts_with(scheme)))
+        .unwrap_or_else(|| DEFAULT_DATABASE.to_owned())
 }
 
 #[derive(Debug, Subcommand)]
@@ -131,6 +165,9 @@ pub(crate) enum Command {
     /// Create, list and revoke tokens of the HTTP interface
     #[command(subcommand)]
     Token(Token),
+    /// Make secrets that sign webhooks
+    #[command(subcommand)]
+    Secret(Secret),
     /// Show feeds, consumers, sweepers, event triggers and watches
     Status,
     /// Show feeds, deliveries, watches and instances live
@@ -257,8 +294,17 @@ pub(crate) enum Feed {
     Drop(DropFeed),
 }
 
+#[derive(Debug, Subcommand)]
+pub(crate) enum Secret {
+    /// Print a new random secret, for the variable that `--secret-env` names and for the receiver
+    Generate,
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
+    /// Fail for warnings too, not only for problems
+    #[arg(long, conflicts_with = "certify")]
+    pub(crate) strict: bool,
     /// Find out whether the promises hold on this server, in a database that is made for it and dropped
     #[arg(long)]
     pub(crate) certify: bool,

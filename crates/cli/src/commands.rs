@@ -14,6 +14,7 @@ pub(crate) mod init;
 pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod recover;
+pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod status;
 pub(crate) mod sweep;

@@ -1,36 +1,46 @@
 //! Where logs go, and traces.
 
+mod repeats;
+
 use std::io::IsTerminal;
 
+use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-use crate::args::Command;
+use crate::args::{Args, Command, LogFormat};
+use repeats::Repeats;
 
-/// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what. Traces go to a
+/// Logs go to standard error, so that standard output is data; `RUST_LOG` chooses what, or `-v`. Traces go to a
 /// collector if one is named, and what is not sent yet goes when the answer is dropped.
-pub(crate) fn init(command: &Command) -> traces::Unsent {
-    let ours = match command {
-        // Its sweepers come and go by the dozen.
-        Command::Bench(_) => "warn",
+pub(crate) fn init(args: &Args) -> traces::Unsent {
+    let ours = match (&args.command, args.verbose) {
         // They would be written over the screen.
-        Command::Top(_) => "off",
-        _ => "info",
+        (Command::Top(_), _) => "off",
+        // Its sweepers come and go by the dozen.
+        (Command::Bench(_), 0) => "warn",
+        (_, 0) => "info",
+        (_, 1) => "debug",
+        (_, _) => "trace",
     };
     let others = if ours == "off" { "off" } else { "warn" };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
+    let chosen = EnvFilter::try_from_default_env().unwrap_or_else(|_| {
         EnvFilter::new(format!(
-            "{others},changefeed={ours},deadpool_postgres=off,tiberius=off"
+            "{others},changefeed={ours},deadpool=off,tiberius=off"
         ))
     });
+    let repeats = Repeats::default();
+    let filter = chosen.and(repeats.clone());
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt::layer()
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .with_filter(filter);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let log = match args.log_format {
+        LogFormat::Text => log.with_ansi(colours).with_filter(filter).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).with_filter(filter).boxed(),
+    };
     let (traces, unsent) = traces::layer();
     tracing_subscriber::registry().with(log).with(traces).init();
+    tokio::spawn(repeats.tell());
     unsent
 }
 

@@ -19,7 +19,7 @@ use output::Out;
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let _traces = logging::init(&args.command);
+    let _traces = logging::init(&args);
     let json = args.json;
     let mut out = Out::new(json);
     match run(args, &mut out).await {
@@ -35,6 +35,7 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
             return done(commands::init::run(args.config.as_deref(), init, out));
         }
         Command::Completions { shell } => return done(commands::completions::run(shell, out)),
+        Command::Secret(secret) => return done(commands::secret::run(&secret, out)),
         Command::Man { directory } => return done(commands::man::run(directory.as_deref(), out)),
         _ => {}
     }
@@ -84,7 +85,10 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
         Command::Status => commands::status::run(&database, &variables, out).await,
         Command::Top(top) => commands::top::run(&database, top, out).await,
         Command::Bench(bench) => commands::bench::run(&database, bench, out).await,
-        Command::Init(_) | Command::Completions { .. } | Command::Man { .. } => Ok(()),
+        Command::Init(_)
+        | Command::Completions { .. }
+        | Command::Secret(_)
+        | Command::Man { .. } => Ok(()),
     })
 }
 

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backoff, Delivery, Error, EventTrigger, Finished, LeasedEvent, MAX_CUT_OFF, Pace, Remedy,
-    Result, Severity, Store, Verdict, crash_point,
+    Attempt, Backoff, Delivery, Error, EventTrigger, Finished, LeasedEvent, MAX_CUT_OFF, Pace,
+    Remedy, Result, Severity, Store, Verdict, crash_point,
 };
 use futures_util::FutureExt;
 use holds::Holds;
@@ -456,10 +456,30 @@ async fn attempt(
     } else {
         retry.judge(sent.answer, event.failed_before(), fastrand::f64())
     };
+    tell(trigger, event, &sent.attempt, verdict);
     Finished {
         claim: event.claim(),
         attempt: sent.attempt,
         verdict,
+    }
+}
+
+/// An attempt that failed is in the log of the event; the log of the instance tells where to look.
+fn tell(trigger: &EventTrigger, event: &LeasedEvent, attempt: &Attempt, verdict: Verdict) {
+    let (trigger, event) = (&trigger.definition.name, event.event.id);
+    let error = attempt
+        .error
+        .as_deref()
+        .unwrap_or("the receiver refused it");
+    match verdict {
+        Verdict::Delivered => {}
+        Verdict::Retry { .. } | Verdict::Pause => {
+            tracing::warn!(%trigger, %event, attempt = attempt.number, error, "a delivery failed; trying again");
+        }
+        Verdict::GiveUp => tracing::error!(
+            %trigger, %event, attempt = attempt.number, error,
+            "an event became a dead letter; `changefeed event redeliver` tries it again"
+        ),
     }
 }
 

@@ -163,6 +163,24 @@ pub fn place(url: &str) -> String {
 }
 
 impl Target {
+    /// What errors call the server: host and port, and nothing of user or password.
+    pub(crate) fn server(&self) -> String {
+        let hosts = self.config.get_hosts().iter().enumerate();
+        let named = hosts.filter_map(|(at, host)| match host {
+            // A password with an '@' that was not escaped ends up in the host.
+            Host::Tcp(host) if !host.contains('@') => {
+                let ports = self.config.get_ports();
+                let port = ports.get(at).or(ports.first()).copied().unwrap_or(5432);
+                Some(format!("{host}:{port}"))
+            }
+            _ => None,
+        });
+        match named.collect::<Vec<_>>() {
+            places if places.is_empty() => "PostgreSQL server".to_owned(),
+            places => format!("PostgreSQL server at {}", places.join(", ")),
+        }
+    }
+
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let (url, ours) = own_options(url)?;
         let mut config = configuration(&url)?;
@@ -174,6 +192,12 @@ impl Target {
         let verify = url.contains("sslmode=verify-");
         if config.get_application_name().is_none() {
             config.application_name(NAME);
+        }
+        // As libpq has it.
+        if config.get_password().is_none()
+            && let Some(password) = std::env::var_os("PGPASSWORD")
+        {
+            config.password(password.as_encoded_bytes());
         }
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(Duration::from_secs(10));

@@ -63,9 +63,21 @@ pub(crate) fn db(error: tokio_postgres::Error) -> Error {
     }
 }
 
-/// An error that the server did not report: either the way to it is broken, or the driver could
-/// not make sense of what it sent.
+/// Turns an error while connecting into ours. It names the server, because the user may have meant another one.
+pub(crate) fn dialling(error: tokio_postgres::Error, server: &str) -> Error {
+    match error.as_db_error() {
+        Some(_) => db(error),
+        None => lost(error, server),
+    }
+}
+
+/// An error that the server did not report.
 fn unreported(error: tokio_postgres::Error) -> Error {
+    lost(error, "PostgreSQL server")
+}
+
+/// Either the way to the server is broken, or the driver could not make sense of what it sent.
+fn lost(error: tokio_postgres::Error, server: &str) -> Error {
     let mut cause = std::error::Error::source(&error);
     // A timeout while connecting has no cause at all.
     let mut broken = error.is_closed() || cause.is_none();
@@ -74,9 +86,9 @@ fn unreported(error: tokio_postgres::Error) -> Error {
         cause = inner.source();
     }
     if broken {
-        words::server_unreachable("PostgreSQL server").caused_by(error)
+        words::server_unreachable(server).caused_by(error)
     } else {
-        words::server_misunderstood("PostgreSQL server").caused_by(error)
+        words::server_misunderstood(server).caused_by(error)
     }
 }
 

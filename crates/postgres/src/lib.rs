@@ -81,10 +81,15 @@ impl PostgresStore {
     /// Connects to `postgres://user:password@host:port/database`. One connection is made at
     /// once, so that a wrong password or host is an error here and not later.
     pub async fn connect(url: &str) -> Result<Self> {
+        let target = connect::Target::parse(url)?;
+        let known = Arc::new(session::Known {
+            server: target.server(),
+            ..session::Known::default()
+        });
         let store = PostgresStore {
             inner: Arc::new(Inner {
-                door: session::Door::new(connect::Target::parse(url)?)?,
-                known: Arc::default(),
+                door: session::Door::new(target)?,
+                known,
                 ear: wake::Ear::default(),
                 prober: wake::Prober::default(),
                 watch_prober: wake::WatchProber::default(),

@@ -13,7 +13,7 @@ use changefeed_core::{Error, Result, Sightings, WakeHub, WatchPlace, require_cur
 use deadpool_postgres::{ClientWrapper, HookError, Object, Pool, PoolError};
 
 use crate::connect::{BRIEF, Target, pooled};
-use crate::error::db;
+use crate::error::{db, dialling};
 use crate::surroundings::refuse_strangers;
 use crate::{backlog, encoding, event_claim, floors, schema, source, sweep};
 
@@ -61,6 +61,8 @@ impl Limit {
 /// What this process knows about the database. None of it is needed for correctness.
 #[derive(Default)]
 pub(crate) struct Known {
+    /// The server's name for people: what it is and where.
+    pub(crate) server: String,
     pub(crate) hub: WakeHub,
     pub(crate) watches: WakeHub<WatchPlace>,
     pub(crate) row_types: source::RowTypes,
@@ -166,7 +168,7 @@ impl Door {
         if !self.schema_checked.load(Ordering::Relaxed) {
             self.call(known, Limit::BRIEF, async |_| Ok(())).await?;
         }
-        connection(&self.application).await
+        connection(&self.application, &self.target.server()).await
     }
 
     async fn check_schema(&self, session: &Session) -> Result<()> {
@@ -193,7 +195,7 @@ pub(crate) async fn lend<T>(
     }
     let mut lent = Lent {
         session: Some(Session {
-            client: connection(pool).await?,
+            client: connection(pool, &known.server).await?,
             known: known.clone(),
         }),
     };
@@ -264,14 +266,14 @@ impl Drop for Lent {
 }
 
 /// A connection of a pool, if one is free in time.
-async fn connection(pool: &Pool) -> Result<Object> {
+async fn connection(pool: &Pool, server: &str) -> Result<Object> {
     let got = tokio::time::timeout(QUEUE, pool.get()).await.map_err(|_| {
         words::connections_in_use(pool.status().max_size, QUEUE)
             .advise("try again, or allow more with max_connections in the database URL")
     })?;
     got.map_err(|e| match e {
-        PoolError::Backend(e) => db(e),
-        PoolError::PostCreateHook(HookError::Backend(e)) => db(e),
+        PoolError::Backend(e) => dialling(e, server),
+        PoolError::PostCreateHook(HookError::Backend(e)) => dialling(e, server),
         PoolError::PostCreateHook(HookError::Message(_)) => pooled(),
         other => words::no_connection().caused_by(other),
     })

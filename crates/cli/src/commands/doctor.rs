@@ -28,18 +28,25 @@ pub(crate) async fn run(
     if let Some(error) = cut_off {
         return Err(error);
     }
-    let problems = findings
-        .iter()
-        .filter(|f| f.severity == Severity::Problem)
-        .count();
-    if problems > 0 {
-        let what = if problems == 1 { "problem" } else { "problems" };
-        return Err(Error::new(
-            Kind::Database,
-            format!("{problems} {what} found"),
-        ));
-    }
-    Ok(())
+    let bad = |severity| findings.iter().filter(|f| f.severity == severity).count();
+    let (problems, warnings) = (bad(Severity::Problem), bad(Severity::Warning));
+    let found = match (problems, warnings) {
+        (0, 0) => return Ok(()),
+        (0, _) if !args.strict => return Ok(()),
+        (0, warnings) => counted(warnings, "warning"),
+        (problems, 0) => counted(problems, "problem"),
+        (problems, _) if !args.strict => counted(problems, "problem"),
+        (problems, warnings) => format!(
+            "{} and {}",
+            counted(problems, "problem"),
+            counted(warnings, "warning")
+        ),
+    };
+    Err(Error::new(Kind::Database, format!("{found} found")))
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A finding and what to do about it.

@@ -287,7 +287,7 @@ fn wrong_urls() {
         (
             "postgres://u:secret@127.0.0.1:1/d".to_owned(),
             1,
-            "error: the PostgreSQL server cannot be reached\n  \
+            "error: the PostgreSQL server at 127.0.0.1:1 cannot be reached\n  \
              hint: check host and port, and that the server is running"
                 .to_owned(),
         ),
