@@ -24,6 +24,7 @@ mod forms;
 mod guides;
 mod history;
 mod http;
+mod logs;
 #[cfg(unix)]
 mod top;
 #[cfg(feature = "otel")]
