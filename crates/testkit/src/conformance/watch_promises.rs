@@ -97,6 +97,7 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
         renewal: Duration::from_millis(100),
         // Dice never park a row for good: the chance is nil.
         attempts: 1000,
+        ..WatchSettings::default()
     };
     let running = Arc::new(AtomicBool::new(true));
     let written = Arc::new(AtomicU64::new(0));
