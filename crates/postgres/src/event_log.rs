@@ -101,9 +101,9 @@ impl Session {
             let known =
                 "select r.change_id, r.bits from changefeed.event_request r where r.key = $1";
             let row = client.query_one(known, &[&key]).await.map_err(db)?;
-            let (reached, count): (i64, i64) = (row.take(0)?, row.take(1)?);
+            let reached: i64 = row.take(0)?;
             if reached == 0 {
-                return Ok(u64::try_from(count).unwrap_or(0));
+                return row.count::<i64, _>(1);
             }
             let filter = EventFilter {
                 before: Some(reached),
@@ -150,8 +150,8 @@ impl Session {
             .map_err(db)?;
         let events: i64 = row.take(0)?;
         Ok(Cleaned {
-            events: u64::try_from(events).unwrap_or(0),
-            attempts: u64::try_from(row.take::<i64>(1)?).unwrap_or(0),
+            events: row.count::<i64, _>(0)?,
+            attempts: row.count::<i64, _>(1)?,
             more: events >= limit,
         })
     }
@@ -293,7 +293,7 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
         event: captured(row, 5)?,
         status: EventStatus::from_letter(row.take(1)?)?,
-        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
+        tries: row.count::<i32, _>(2)?,
         locked_by: row.take(3)?,
         next_retry_at: row.take(4)?,
     })
@@ -306,7 +306,7 @@ fn attempt(row: &Row) -> Result<LoggedAttempt> {
     };
     Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
+            number: row.count::<i32, _>(0)?,
             outcome: Outcome::from_word(row.take(1)?),
             status: row
                 .take::<Option<i16>>(2)?

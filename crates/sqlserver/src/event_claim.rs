@@ -126,12 +126,11 @@ async fn read(connection: &mut Connection, claims: &[EventClaim]) -> Result<Vec<
         .await?;
     rows.iter()
         .map(|row| {
-            let count = |at: usize| Ok(u32::try_from(row.take::<i32>(at)?).unwrap_or(0));
             Ok(LeasedEvent {
                 trigger: TriggerId(row.take(1)?),
                 generation: row.take(2)?,
-                attempt: count(3)?,
-                cut_off: count(4)?,
+                attempt: row.count::<i32, _>(3)?,
+                cut_off: row.count::<i32, _>(4)?,
                 event: captured(row, 5)?,
             })
         })

@@ -13,7 +13,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::events::Span;
 use crate::quote;
-use crate::row::{Cells, first};
+use crate::row::{Cells, only};
 use crate::session::Session;
 
 /// Events that one statement makes pending again.
@@ -88,9 +88,9 @@ impl Session {
         let (sql, key) = (redelivering(filter)?, key.to_string());
         loop {
             let rows = self.patiently(&sql, &[&key]).await?;
-            if first::<i64>(&rows, 0)?.unwrap_or(0) == 0 {
-                let count = first::<i64>(&rows, 1)?.unwrap_or(0);
-                return Ok(u64::try_from(count).unwrap_or(0));
+            let reached = only(&rows)?;
+            if reached.take::<i64>(0)? == 0 {
+                return reached.count::<i64, _>(1);
             }
         }
     }
@@ -117,11 +117,11 @@ impl Session {
                 ],
             )
             .await?;
-        let count = |at: usize| Ok(first::<i64>(&rows, at)?.unwrap_or(0));
+        let row = only(&rows)?;
         Ok(Cleaned {
-            events: u64::try_from(count(0)?).unwrap_or(0),
-            attempts: u64::try_from(count(1)?).unwrap_or(0),
-            more: count(2)? >= i64::from(limit),
+            events: row.count::<i64, _>(0)?,
+            attempts: row.count::<i64, _>(1)?,
+            more: row.take::<i64>(2)? >= i64::from(limit),
         })
     }
 
@@ -273,7 +273,7 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
         event: captured(row, 5)?,
         status: EventStatus::from_letter(row.take::<&str>(1)?)?,
-        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
+        tries: row.count::<i32, _>(2)?,
         locked_by: row.maybe_text(3)?,
         next_retry_at: row.maybe_text(4)?,
     })
@@ -286,7 +286,7 @@ fn attempt(row: &Row) -> Result<LoggedAttempt> {
     };
     Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
+            number: row.count::<i32, _>(0)?,
             outcome: Outcome::from_word(row.take::<&str>(1)?),
             status: row.maybe::<i16>(2)?.and_then(|s| u16::try_from(s).ok()),
             request: json(3)?,

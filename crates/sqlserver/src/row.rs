@@ -3,13 +3,20 @@
 
 use std::panic::Location;
 
-use changefeed_core::{Error, Result};
+use changefeed_core::{Error, Result, words};
 use tiberius::{FromSql, QueryIdx, Row};
 
 pub(crate) trait Cells {
     /// The value of a column that is never null.
     #[track_caller]
     fn take<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<T>;
+
+    /// A number that is never null and never negative.
+    #[track_caller]
+    fn count<'a, N: FromSql<'a>, T: TryFrom<N>>(
+        &'a self,
+        column: impl QueryIdx + Copy,
+    ) -> Result<T>;
 
     /// The value of a column that may be null.
     #[track_caller]
@@ -40,6 +47,15 @@ impl Cells for Row {
     }
 
     #[track_caller]
+    fn count<'a, N: FromSql<'a>, T: TryFrom<N>>(
+        &'a self,
+        column: impl QueryIdx + Copy,
+    ) -> Result<T> {
+        let asked = Location::caller();
+        T::try_from(self.take(column)?).map_err(|_| Error::unreadable(column, asked))
+    }
+
+    #[track_caller]
     fn maybe<'a, T: FromSql<'a>>(&'a self, column: impl QueryIdx + Copy) -> Result<Option<T>> {
         let asked = Location::caller();
         self.try_get(column)
@@ -60,6 +76,11 @@ impl Cells for Row {
     fn maybe_text(&self, column: impl QueryIdx + Copy) -> Result<Option<String>> {
         Ok(self.maybe::<&str>(column)?.map(str::to_owned))
     }
+}
+
+/// The row of a statement that always has one.
+pub(crate) fn only(rows: &[Row]) -> Result<&Row> {
+    rows.first().ok_or_else(words::server_unexpected)
 }
 
 /// The value of a column in the first row: none if there is no row, or if it is null.
