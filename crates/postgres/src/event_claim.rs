@@ -79,11 +79,11 @@ async fn read(client: &ClientWrapper, claims: &[EventClaim]) -> Result<Vec<Lease
     rows.iter()
         .map(|row| {
             Ok(LeasedEvent {
-                trigger: TriggerId(row.take(1)?),
-                generation: row.take(2)?,
-                attempt: row.count::<i32, _>(3)?,
-                cut_off: row.count::<i32, _>(4)?,
-                event: captured(row, 5)?,
+                trigger: TriggerId(row.take("trigger_id")?),
+                generation: row.take("generation")?,
+                attempt: row.count::<i32, _>("tries")?,
+                cut_off: row.count::<i32, _>("cut_off")?,
+                event: captured(row)?,
             })
         })
         .collect()

@@ -91,3 +91,70 @@ pub(crate) fn first<'a, T: FromSql<'a>>(
 ) -> Result<Option<T>> {
     rows.first().map_or(Ok(None), |row| row.maybe(column))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// The names by which the code of a file asks rows for their columns, itself or by a closure.
+    fn asked(code: &str) -> Vec<&str> {
+        const METHODS: [&str; 8] = [
+            ".take",
+            ".maybe",
+            ".text",
+            ".maybe_text",
+            ".says",
+            ".count",
+            " json",
+            " setting",
+        ];
+        let mut names = Vec::new();
+        for (at, _) in code.match_indices("(\"") {
+            let before = &code[..at];
+            let method = match before.rsplit_once("::<") {
+                Some((method, _)) if before.ends_with('>') => method,
+                _ => before,
+            };
+            if METHODS.iter().any(|name| method.ends_with(name)) {
+                names.extend(code[at + 2..].split('"').next());
+            }
+        }
+        names
+    }
+
+    /// A server would find this; there is none here.
+    #[test]
+    fn every_column_that_is_asked_for_by_name_is_in_a_statement_of_its_file() {
+        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut checked = 0;
+        for file in [
+            "access",
+            "consumers",
+            "event_claim",
+            "event_log",
+            "instances",
+        ] {
+            let code = std::fs::read_to_string(src.join(file).with_extension("rs")).unwrap();
+            let mut statements = String::new();
+            for part in code.split("include_str!(\"").skip(1) {
+                let sql = src.join(part.split('"').next().unwrap());
+                statements += &std::fs::read_to_string(sql).unwrap();
+            }
+            for name in asked(&code) {
+                let ends = |rest: &str| rest.starts_with([',', '\n', ' ']);
+                let forms = [
+                    format!(" as {name}"),
+                    format!(" as [{name}]"),
+                    format!(".{name}"),
+                ];
+                let found = forms.iter().any(|form| {
+                    let mut places = statements.match_indices(form.as_str());
+                    places.any(|(at, _)| ends(&statements[at + form.len()..]))
+                });
+                assert!(found, "{file}.rs asks for the column {name}");
+                checked += 1;
+            }
+        }
+        assert!(checked > 40, "only {checked} names were found");
+    }
+}
