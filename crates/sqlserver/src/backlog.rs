@@ -265,7 +265,7 @@ impl Backlog {
             tracing::error!(
                 table = %self.tracked.table.name,
                 "the trigger that notes changes is missing or disabled: start the watch again, and \
-                 all rows are handed over anew"
+                 all rows are handed over again"
             );
             self.learn(|known| known.complained = true);
         }
@@ -364,12 +364,12 @@ pub(crate) fn explain(error: tiberius::error::Error) -> Error {
         )
         .advise(
             "grant view change tracking on the table; or start the watch again: a trigger of ours \
-             notes its changes then, and all rows are handed over anew",
+             notes its changes then, and all rows are handed over again",
         )
         .caused_by(error),
         Some(NO_SNAPSHOT) => Error::new(
             Kind::Database,
-            "the database does not allow snapshot isolation any more",
+            "the database no longer allows snapshot isolation",
         )
         .advise("alter database current set allow_snapshot_isolation on")
         .caused_by(error),

@@ -77,18 +77,18 @@ struct TriggerText {
     #[serde(default, with = "text::optional_span")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     backoff: Option<Duration>,
-    /// Statuses after which there is no other attempt.
+    /// HTTP statuses after which no further attempt is made.
     #[serde(default)]
     final_status: Vec<u16>,
     /// The longest wait that a receiver may ask for.
     #[serde(default = "default_max_retry_after", with = "text::span")]
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     max_retry_after: Duration,
-    /// Requests at the same time from one instance.
+    /// Concurrent requests of one instance.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
     concurrency: Option<u32>,
-    /// Requests at the same time from all instances together.
+    /// Concurrent requests of all instances together.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
     concurrency_overall: Option<u32>,
