@@ -214,6 +214,12 @@ pub fn login_refused(message: &str) -> Error {
     Error::new(Kind::Permission, message).advise("check user and password in the database URL")
 }
 
+/// A table on which the user may not create a trigger; the caller adds what grants it.
+pub fn trigger_right_missing(table: impl Display) -> Error {
+    let message = format!("the database user may not create a trigger on {table}");
+    Error::new(Kind::Permission, message)
+}
+
 /// A statement that the user may not run; the caller adds what grants it.
 pub fn right_missing(message: &str) -> Error {
     let message = format!("the database user lacks a right: {message}");
