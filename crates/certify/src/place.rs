@@ -72,6 +72,15 @@ pub(crate) trait Session: Send + Sync {
     async fn rows(&self, sql: &str) -> Result<Rows>;
 }
 
+/// The first two columns of rows, names and values; what has no value is left out.
+pub(crate) fn pairs(rows: Rows) -> BTreeMap<String, String> {
+    let pair = |row: Vec<Option<String>>| {
+        let mut row = row.into_iter().flatten();
+        Some((row.next()?, row.next()?))
+    };
+    rows.into_iter().filter_map(pair).collect()
+}
+
 impl dyn Session + '_ {
     /// The first column of the first row, as a number.
     pub(crate) async fn number(&self, sql: &str) -> Result<i64> {

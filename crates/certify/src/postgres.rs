@@ -8,7 +8,9 @@ use changefeed::postgres::tokio_postgres::{self, Client, SimpleQueryMessage};
 use changefeed::{Error, Kind, Result};
 use serde_json::Value;
 
-use crate::place::{Deadlocks, MAY_CREATE, Place, Rows, Session, Words, fresh_name, with_database};
+use crate::place::{
+    Deadlocks, MAY_CREATE, Place, Rows, Session, Words, fresh_name, pairs, with_database,
+};
 use crate::plans::{Access, Plan};
 
 const WORDS: Words = Words {
@@ -103,12 +105,7 @@ impl Place for Scratch {
     }
 
     async fn facts(&self) -> Result<BTreeMap<String, String>> {
-        let rows = connect(&self.url).await?.rows(FACTS).await?;
-        let pair = |row: Vec<Option<String>>| {
-            let mut row = row.into_iter().flatten();
-            Some((row.next()?, row.next()?))
-        };
-        Ok(rows.into_iter().filter_map(pair).collect())
+        Ok(pairs(connect(&self.url).await?.rows(FACTS).await?))
     }
 
     async fn deadlocks(&self) -> Result<Option<Deadlocks>> {

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 
 use crate::change_tracking;
 use crate::place::{
-    Deadlocks, MAY_CREATE, OwnCase, Place, Rows, Session, Words, fresh_name, with_database,
+    Deadlocks, MAY_CREATE, OwnCase, Place, Rows, Session, Words, fresh_name, pairs, with_database,
 };
 use crate::plans::Plan;
 use crate::showplan;
@@ -128,12 +128,7 @@ impl Place for Scratch {
     }
 
     async fn facts(&self) -> Result<BTreeMap<String, String>> {
-        let rows = self.open().await?.rows(FACTS).await?;
-        let pair = |row: Vec<Option<String>>| {
-            let mut row = row.into_iter().flatten();
-            Some((row.next()?, row.next()?))
-        };
-        Ok(rows.into_iter().filter_map(pair).collect())
+        Ok(pairs(self.open().await?.rows(FACTS).await?))
     }
 
     async fn deadlocks(&self) -> Result<Option<Deadlocks>> {

@@ -135,13 +135,13 @@ pub(crate) enum Command {
     Init(Init),
     /// Install changefeed's tables, or bring them up to date
     Migrate(Migrate),
-    /// Empty what feeds and events have kept of a row
+    /// Erase what feeds and events have stored of a row
     #[command(after_help = examples::ERASE)]
     Erase(Erase),
-    /// Tell readers that the database was restored from a backup: cursors of before are refused
+    /// Tell readers that the database was restored from a backup: older cursors are refused
     #[command(after_help = examples::RECOVER)]
     Recover(Recover),
-    /// Remove everything of changefeed's from the database
+    /// Remove everything that changefeed installed in the database
     Uninstall(Uninstall),
     /// Create, read, follow and maintain feeds
     #[command(subcommand)]
@@ -225,10 +225,10 @@ pub(crate) struct Init {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Top {
-    /// The time between two looks
+    /// Refresh interval
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) interval: Duration,
-    /// Print one look as text, and end; --json prints it as JSON
+    /// Print one snapshot as text and exit; --json prints it as JSON
     #[arg(long)]
     pub(crate) once: bool,
 }
@@ -282,7 +282,7 @@ pub(crate) enum Feed {
     Read(ReadFeed),
     /// Follow a feed as changes arrive
     Tail(TailFeed),
-    /// Keep the row before and after every change of a feed's table from now on, or no more
+    /// Start or stop keeping the row before and after every change of a feed's table
     Images(FeedImages),
     /// Give numbers below the start to rows that are older than the feed
     Backfill(BackfillFeed),
@@ -305,13 +305,13 @@ pub(crate) struct Doctor {
     /// Fail for warnings too, not only for problems
     #[arg(long, conflicts_with = "certify")]
     pub(crate) strict: bool,
-    /// Find out whether the promises hold on this server, in a database that is made for it and dropped
+    /// Test the promises on this server, in a scratch database that is created and dropped
     #[arg(long)]
     pub(crate) certify: bool,
-    /// How long the history of --certify is
+    /// How long --certify runs concurrent writers and readers
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration, requires = "certify")]
     pub(crate) duration: Duration,
-    /// The file that gets everything that --certify finds
+    /// The file that --certify writes its report to
     #[arg(
         long,
         value_name = "FILE",
@@ -362,7 +362,7 @@ pub(crate) struct CreateFeed {
     /// The column whose value decides the shard
     #[arg(long, value_name = "COLUMN")]
     pub(crate) shard_by: Option<String>,
-    /// Keep the row before and after every change of --from; who may read the feed sees them all
+    /// Keep the row before and after every change of --from; every reader of the feed can see them
     #[arg(long, requires = "from")]
     pub(crate) images: bool,
     /// Only rows for which this is true, as in "status = 'paid' and total > 100"; keeps images
@@ -389,7 +389,7 @@ pub(crate) struct CreateFeed {
     #[arg(long, default_value_t = changefeed::DEFAULT_START, value_name = "NUMBER",
           allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(0..=changefeed::MAX_START))]
     pub(crate) start: i64,
-    /// Whatever you want to write about it
+    /// A comment
     #[arg(long)]
     pub(crate) comment: Option<String>,
 }
@@ -410,7 +410,7 @@ pub(crate) struct ReadFeed {
     /// Wait this long for something to come
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "0s")]
     pub(crate) wait: Duration,
-    /// The life of the database that the cursor belongs to: refuse to read in another one
+    /// The incarnation of the database that the cursor belongs to; fails if the database has another one
     #[arg(long, value_name = "ID")]
     pub(crate) incarnation: Option<Incarnation>,
 }
@@ -428,7 +428,7 @@ pub(crate) struct TailFeed {
     /// Go on where this named consumer stopped, and keep its cursor
     #[arg(long, value_name = "NAME")]
     pub(crate) consumer: Option<ConsumerName>,
-    /// The life of the database that the cursor belongs to: refuse to read in another one
+    /// The incarnation of the database that the cursor belongs to; fails if the database has another one
     #[arg(long, value_name = "ID")]
     pub(crate) incarnation: Option<Incarnation>,
 }
@@ -513,7 +513,7 @@ pub(crate) enum Consumer {
         #[arg(long, allow_negative_numbers = true)]
         cursor: Cursor,
     },
-    /// Forget a consumer, so that it holds nothing back any more
+    /// Remove a consumer, so that it no longer holds back trimming
     Drop {
         /// The consumer
         name: ConsumerName,

@@ -1,8 +1,21 @@
-//! Errors that every database words the same way.
+//! Errors and findings that every database words the same way.
 
 use std::fmt::Display;
 
 use crate::{Error, EventId, FeedId, FeedName, Kind, TableName, TriggerName, Watch, WatchName};
+
+/// A finding: what captures a table was made for its new form.
+pub const CAPTURE_RECREATED: &str = "its table was altered; its database triggers were recreated";
+
+/// A finding: what captures a table still has its old form.
+pub fn capture_not_recreated(error: &Error) -> String {
+    format!("its table was altered, but its database triggers could not be recreated: {error}")
+}
+
+/// A finding: a setting that lets the server forget what it has committed.
+pub fn numbers_at_risk(setting: impl Display) -> String {
+    format!("{setting}: a crash may take back numbers that were already read")
+}
 
 const LIST_FEEDS: &str = "`changefeed feed list` shows the feeds";
 const LIST_TRIGGERS: &str = "`changefeed trigger list` shows the triggers";
@@ -154,7 +167,7 @@ pub fn watch_table_dropped(name: &WatchName) -> Error {
 
 /// A watch that has another table.
 pub fn watch_elsewhere(name: &WatchName, table: impl Display) -> Error {
-    let message = format!("watch '{name}' watches {table} already");
+    let message = format!("watch '{name}' already watches {table}");
     Error::new(Kind::AlreadyExists, message)
         .advise("give the function another name, or drop that watch")
 }
@@ -170,13 +183,13 @@ pub fn watch_id_taken(name: &WatchName, other: &str) -> Error {
 /// A watch whose tables of ours were deleted.
 pub fn watch_state_deleted(watch: &Watch) -> Error {
     Error::not_found(format!("the state of watch '{}' was deleted", watch.name))
-        .advise("it is made again when the watch is started")
+        .advise("it is created again when the watch starts")
 }
 
 /// A watched table with another key than our tables were made for.
 pub fn watch_key_altered(table: &TableName) -> Error {
     Error::not_found(format!(
-        "the primary key of {table} was altered: our tables do not fit it any more"
+        "the primary key of {table} was altered: our tables no longer fit it"
     ))
     .advise("start the watch again: what can be kept is brought to the new key")
 }
@@ -191,14 +204,20 @@ pub fn watch_key_reserved(table: impl Display, column: &str) -> Error {
 
 /// A table or column that a statement about a watch did not find.
 pub fn watch_table_missing() -> Error {
-    Error::not_found("a table or column of this watch is not there any more")
-        .advise("start the watch again: what was deleted is made again")
+    Error::not_found("a table or column of this watch no longer exists")
+        .advise("start the watch again: what was deleted is created again")
 }
 
 /// A login that the server refuses.
 pub fn login_refused(message: &str) -> Error {
     let message = format!("the server refused the login: {message}");
     Error::new(Kind::Permission, message).advise("check user and password in the database URL")
+}
+
+/// A table on which the user may not create a trigger; the caller adds what grants it.
+pub fn trigger_right_missing(table: impl Display) -> Error {
+    let message = format!("the database user may not create a trigger on {table}");
+    Error::new(Kind::Permission, message)
 }
 
 /// A statement that the user may not run; the caller adds what grants it.
@@ -222,7 +241,7 @@ pub fn server_unreachable(server: &str) -> Error {
 
 /// An answer that the driver cannot read.
 pub fn server_misunderstood(server: &str) -> Error {
-    let message = format!("the conversation with the {server} failed");
+    let message = format!("the answer of the {server} cannot be read");
     Error::new(Kind::Database, message)
 }
 
@@ -230,7 +249,7 @@ pub fn server_misunderstood(server: &str) -> Error {
 pub fn server_unexpected() -> Error {
     Error::new(
         Kind::Database,
-        "the server answered something else than was asked",
+        "the server sent an answer that does not belong to the statement",
     )
 }
 
@@ -254,7 +273,7 @@ pub fn connections_in_use(count: usize, after: std::time::Duration) -> Error {
 
 /// A pool that gives none for another reason.
 pub fn no_connection() -> Error {
-    let message = "no connection to the database is to be had";
+    let message = "no connection to the database is available";
     Error::new(Kind::Unavailable, message)
 }
 
@@ -265,7 +284,7 @@ pub fn second_connection() -> Error {
 
 /// A table that others lock for longer than we wait.
 pub fn table_in_use(table: impl Display) -> Error {
-    let message = format!("somebody has been writing to {table} for too long");
+    let message = format!("other sessions have been writing to {table} for too long");
     Error::new(Kind::Busy, message).advise("try again when there are no long transactions on it")
 }
 

@@ -50,10 +50,10 @@ pub struct DispatchOptions {
     /// Tells instances apart; must be unique to this one. After the database has failed, an instance
     /// gives back what is held in its name and it does not know of.
     pub owner: String,
-    /// Events that one look takes at most, of each trigger; twice as many where they are delivered
-    /// quickly.
+    /// Most events of one trigger that are claimed at a time; twice as many while deliveries are
+    /// fast.
     pub batch: u32,
-    /// The longest wait between two looks when there is nothing to do.
+    /// Longest wait between two polls for events.
     pub fetch_interval: Duration,
     /// How long an event is held at a time; renewed while it is needed.
     pub lease: Duration,

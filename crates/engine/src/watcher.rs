@@ -234,7 +234,7 @@ impl Watcher {
         if settled.rows < batch.changes.len() as u64 {
             tracing::warn!(
                 watch = %self.watch.name, rows = batch.changes.len() as u64 - settled.rows,
-                "somebody else holds rows of this batch by now"
+                "another instance holds rows of this batch by now"
             );
         }
         crash_point("watch.settled");
@@ -341,7 +341,9 @@ impl Watcher {
                     renew_at = asked + self.settings.renewal;
                 }
                 Ok(_) => {
-                    return Ended::Lost("cancelled: somebody else holds these rows by now".into());
+                    return Ended::Lost(
+                        "cancelled: another instance holds these rows by now".into(),
+                    );
                 }
                 Err(error) => {
                     tracing::warn!(watch = %self.watch.name, error = %describe(&error), "a lease was not renewed; trying again");

@@ -65,15 +65,15 @@ impl Session {
 const FOREVER: i64 = 1000 * 365 * 86_400_000;
 
 fn token(row: &Row) -> Result<AccessToken> {
-    let digest: Vec<u8> = row.take(2)?;
+    let digest: Vec<u8> = row.take("digest")?;
     Ok(AccessToken {
-        id: row.take::<String>(0)?.parse()?,
-        name: row.take(1)?,
+        id: row.take::<String>("token_id")?.parse()?,
+        name: row.take("name")?,
         digest: TokenDigest(digest.try_into().map_err(|_| words::token_damaged())?),
-        scopes: Scope::parse_list(row.take(3)?)?,
-        created_at: row.take(4)?,
-        expires_at: row.take(5)?,
-        expired: row.take(6)?,
-        revoked_at: row.take(7)?,
+        scopes: Scope::parse_list(row.take("scopes")?)?,
+        created_at: row.take("created_at")?,
+        expires_at: row.take("expires_at")?,
+        expired: row.take("expired")?,
+        revoked_at: row.take("revoked_at")?,
     })
 }

@@ -1,12 +1,12 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Kind, Result, Source};
+use changefeed_core::{Error, FeedId, Result, Source};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
 use crate::event_capture::SETTINGS;
 use crate::filter::Filter;
-use crate::patience::in_use;
+use crate::patience::no_trigger;
 use crate::quote;
 use crate::row::Cells;
 use crate::source::{Column, Table};
@@ -78,21 +78,10 @@ pub(crate) async fn create_triggers(
                 .each_ref()
                 .map(|(name, value)| (*name, value.as_str())),
         )?;
-        client.batch_execute(&sql).await.map_err(|e| {
-            let error = db(e);
-            match error.kind() {
-                Kind::Permission => Error::new(
-                    Kind::Permission,
-                    format!(
-                        "the database user may not create a trigger on {}",
-                        table.name
-                    ),
-                )
-                .advise(format!("grant trigger on {} to this user", table.sql))
-                .caused_by(error),
-                _ => in_use(error, &table.name),
-            }
-        })?;
+        client
+            .batch_execute(&sql)
+            .await
+            .map_err(|e| no_trigger(e, table))?;
     }
     Ok(())
 }

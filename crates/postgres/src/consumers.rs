@@ -128,14 +128,14 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(Consumer {
-                    name: ConsumerName::trusted(row.take(0)?),
-                    feed: FeedName::trusted(row.take(1)?),
-                    shard: ShardId(row.take(2)?),
-                    cursor: row.take::<String>(3)?.parse()?,
-                    lag_changes: row.take(4)?,
-                    lag_ms: row.take(5)?,
-                    idle_ms: row.take(6)?,
-                    expired: row.take(7)?,
+                    name: ConsumerName::trusted(row.take("name")?),
+                    feed: FeedName::trusted(row.take("feed")?),
+                    shard: ShardId(row.take("shard")?),
+                    cursor: row.take::<String>("cursor")?.parse()?,
+                    lag_changes: row.take("lag_changes")?,
+                    lag_ms: row.take("lag_ms")?,
+                    idle_ms: row.take("idle_ms")?,
+                    expired: row.take("expired")?,
                 })
             })
             .collect()

@@ -89,7 +89,7 @@ fn unsaid(error: Error, step: &Step) -> Error {
     }
     Error::new(
         Kind::Busy,
-        format!("somebody has been using {step} for too long"),
+        format!("other sessions have been using {step} for too long"),
     )
     .advise("try again when there are no long transactions on it")
     .caused_by(error)

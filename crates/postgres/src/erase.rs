@@ -1,6 +1,6 @@
 //! Emptying what was kept of a row.
 
-use changefeed_core::{Erased, Error, Result, TableName, key_values};
+use changefeed_core::{Erased, Result, TableName, key_values};
 
 use crate::error::db;
 use crate::row::Cells;
@@ -23,11 +23,10 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        let count = |place| Ok::<_, Error>(u64::try_from(row.take::<i64>(place)?).unwrap_or(0));
         Ok(Erased {
-            changes: count(0)?,
-            events: count(1)?,
-            pending: count(2)?,
+            changes: row.count::<i64, _>(0)?,
+            events: row.count::<i64, _>(1)?,
+            pending: row.count::<i64, _>(2)?,
         })
     }
 }

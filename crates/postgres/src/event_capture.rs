@@ -4,7 +4,7 @@ use changefeed_core::{Error, Kind, OrderBy, Result, TriggerDefinition, TriggerId
 use tokio_postgres::{GenericClient, Row};
 
 use crate::error::db;
-use crate::patience::{Patience, in_use};
+use crate::patience::{Patience, no_trigger};
 use crate::quote;
 use crate::row::Cells;
 use crate::source::Table;
@@ -142,21 +142,10 @@ pub(crate) async fn install(
     write_functions(client, id, definition, table, &shape, &plan).await?;
     patience.set(client).await?;
     let sql = create_triggers(id, table, &shape, &plan);
-    client.batch_execute(&sql).await.map_err(|e| {
-        let error = db(e);
-        match error.kind() {
-            Kind::Permission => Error::new(
-                Kind::Permission,
-                format!(
-                    "the database user may not create a trigger on {}",
-                    table.name
-                ),
-            )
-            .advise(format!("grant trigger on {} to this user", table.sql))
-            .caused_by(error),
-            _ => in_use(error, &table.name),
-        }
-    })
+    client
+        .batch_execute(&sql)
+        .await
+        .map_err(|e| no_trigger(e, table))
 }
 
 /// Writes the functions for the columns that the table has now.

@@ -78,13 +78,12 @@ async fn read(client: &ClientWrapper, claims: &[EventClaim]) -> Result<Vec<Lease
         .map_err(db)?;
     rows.iter()
         .map(|row| {
-            let count = |place| Ok(u32::try_from(row.take::<i32>(place)?).unwrap_or(0));
             Ok(LeasedEvent {
-                trigger: TriggerId(row.take(1)?),
-                generation: row.take(2)?,
-                attempt: count(3)?,
-                cut_off: count(4)?,
-                event: captured(row, 5)?,
+                trigger: TriggerId(row.take("trigger_id")?),
+                generation: row.take("generation")?,
+                attempt: row.count::<i32, _>("tries")?,
+                cut_off: row.count::<i32, _>("cut_off")?,
+                event: captured(row)?,
             })
         })
         .collect()

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use changefeed_core::{
-    EventTrigger, Finding, Kind, OrderBy, Result, Severity, TriggerDefinition, Updates,
+    EventTrigger, Finding, Kind, OrderBy, Result, Severity, TriggerDefinition, Updates, words,
 };
 use tokio_postgres::{GenericClient, Row};
 
@@ -166,17 +166,19 @@ impl Session {
             match self.follow(&look).await {
                 Ok(true) => findings.push(look.finding(
                     Severity::Ok,
-                    "its table was altered; the database triggers were made anew".to_owned(),
+                    words::CAPTURE_RECREATED.to_owned(),
                     None,
                 )),
                 Ok(false) => {}
-                Err(error) => findings.push(look.finding(
-                    Severity::Warning,
-                    format!("its table was altered, but the triggers could not be made anew: {error}"),
-                    error
-                        .advice()
-                        .map_or_else(|| look.replace_advice(), str::to_owned),
-                )),
+                Err(error) => findings.push(
+                    look.finding(
+                        Severity::Warning,
+                        words::capture_not_recreated(&error),
+                        error
+                            .advice()
+                            .map_or_else(|| look.replace_advice(), str::to_owned),
+                    ),
+                ),
             }
         }
         Ok(findings)

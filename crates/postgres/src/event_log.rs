@@ -101,9 +101,9 @@ impl Session {
             let known =
                 "select r.change_id, r.bits from changefeed.event_request r where r.key = $1";
             let row = client.query_one(known, &[&key]).await.map_err(db)?;
-            let (reached, count): (i64, i64) = (row.take(0)?, row.take(1)?);
+            let reached: i64 = row.take(0)?;
             if reached == 0 {
-                return Ok(u64::try_from(count).unwrap_or(0));
+                return row.count::<i64, _>(1);
             }
             let filter = EventFilter {
                 before: Some(reached),
@@ -150,8 +150,8 @@ impl Session {
             .map_err(db)?;
         let events: i64 = row.take(0)?;
         Ok(Cleaned {
-            events: u64::try_from(events).unwrap_or(0),
-            attempts: u64::try_from(row.take::<i64>(1)?).unwrap_or(0),
+            events: row.count::<i64, _>(0)?,
+            attempts: row.count::<i64, _>(1)?,
             more: events >= limit,
         })
     }
@@ -265,59 +265,63 @@ impl<'a> Matching<'a> {
 }
 
 /// The part of a row that is the event, from a place on.
-pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
-    let change_id = row.take(0)?;
-    let json = |place: usize| -> Result<Option<Box<RawValue>>> {
-        row.take::<Option<Lossy>>(from + place)?
+pub(crate) fn captured(row: &Row) -> Result<Event> {
+    let change_id = row.take("change_id")?;
+    let json = |column: &str| -> Result<Option<Box<RawValue>>> {
+        row.take::<Option<Lossy>>(column)?
             .map(|Lossy(text)| {
                 RawValue::from_string(text).map_err(|e| words::row_not_json(change_id).caused_by(e))
             })
             .transpose()
     };
-    let setting = |place: usize| row.take::<Option<Lossy>>(from + place);
+    let setting = |column: &str| row.take::<Option<Lossy>>(column);
     Ok(Event {
-        id: EventId::new(change_id, EventBits::new(row.take(from + 9)?)),
+        id: EventId::new(change_id, EventBits::new(row.take("bits")?)),
         change_id,
-        op: Operation::from_letter(row.take(from)?)?,
-        old: json(1)?,
-        new: json(2)?,
-        session_variables: setting(3)?.and_then(|Lossy(text)| session_json(&text)),
-        trace_context: setting(4)?.and_then(|Lossy(text)| trace_json(&text)),
-        created_at: row.take(from + 5)?,
-        trigger: row.take::<&str>(from + 6)?.parse()?,
-        table: TableName::qualified(row.take::<String>(from + 7)?, row.take::<String>(from + 8)?),
+        op: Operation::from_letter(row.take("op")?)?,
+        old: json("old")?,
+        new: json("new")?,
+        session_variables: setting("session_variables")?
+            .and_then(|Lossy(text)| session_json(&text)),
+        trace_context: setting("trace_context")?.and_then(|Lossy(text)| trace_json(&text)),
+        created_at: row.take("created_at")?,
+        trigger: row.take::<&str>("name")?.parse()?,
+        table: TableName::qualified(
+            row.take::<String>("schema_name")?,
+            row.take::<String>("table_name")?,
+        ),
     })
 }
 
 fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
-        event: captured(row, 5)?,
-        status: EventStatus::from_letter(row.take(1)?)?,
-        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
-        locked_by: row.take(3)?,
-        next_retry_at: row.take(4)?,
+        event: captured(row)?,
+        status: EventStatus::from_letter(row.take("state")?)?,
+        tries: row.count::<i32, _>("tries")?,
+        locked_by: row.take("locked_by")?,
+        next_retry_at: row.take("due_at")?,
     })
 }
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
-    let json = |place| {
-        let text: Option<Lossy> = row.take(place)?;
+    let json = |column: &str| {
+        let text: Option<Lossy> = row.take(column)?;
         Ok(text.and_then(|Lossy(text)| RawValue::from_string(text).ok()))
     };
     Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
-            outcome: Outcome::from_word(row.take(1)?),
+            number: row.count::<i32, _>("attempt")?,
+            outcome: Outcome::from_word(row.take("outcome")?),
             status: row
-                .take::<Option<i16>>(2)?
+                .take::<Option<i16>>("status")?
                 .and_then(|s| u16::try_from(s).ok()),
-            request: json(3)?,
-            response: json(4)?,
-            error: row.take(5)?,
-            duration_ms: row.take(6)?,
+            request: json("request")?,
+            response: json("response")?,
+            error: row.take("error")?,
+            duration_ms: row.take("duration_ms")?,
         },
-        late: row.take(7)?,
-        created_at: row.take(8)?,
+        late: row.take("late")?,
+        created_at: row.take("created_at")?,
     })
 }
 

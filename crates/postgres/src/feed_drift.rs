@@ -1,7 +1,7 @@
 //! What keeps changes of tables from being captured, and the rows of feeds from being read: the first is mended where
 //! that is possible, the second is found by reading as everybody else does.
 
-use changefeed_core::{After, Feed, Finding, Kind, Result, Severity, ShardId, Source};
+use changefeed_core::{After, Feed, Finding, Kind, Result, Severity, ShardId, Source, words};
 use tokio_postgres::Row;
 
 use crate::capture::{self, Fires};
@@ -176,13 +176,13 @@ impl Session {
                 ),
                 Ok(true) => findings.push(look.finding(
                     Severity::Ok,
-                    "its table was altered; what captures it was made anew".to_owned(),
+                    words::CAPTURE_RECREATED.to_owned(),
                     None,
                 )),
                 Ok(false) => {}
                 Err(error) => findings.push(look.finding(
                     Severity::Warning,
-                    format!("what captures its table could not be made anew: {error}"),
+                    words::capture_not_recreated(&error),
                     error.advice().map(str::to_owned),
                 )),
             }
@@ -278,7 +278,7 @@ impl Session {
             Severity::Warning,
             format!("feed {}", feed.name),
             format!(
-                "its condition keeps no row out any more, or a column is missing from its images: {}",
+                "its condition no longer keeps any row out, or a column is missing from its images: {}",
                 error.message()
             ),
             "drop the feed and make it again with the columns of now".to_owned(),

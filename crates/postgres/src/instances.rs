@@ -55,14 +55,14 @@ impl Session {
         rows.iter()
             .map(|row| {
                 Ok(Instance {
-                    name: row.take(0)?,
-                    roles: words(row.take(1)?),
-                    address: row.take(2)?,
-                    version: row.take(3)?,
-                    up_ms: row.take(4)?,
-                    seen_ms: row.take(5)?,
+                    name: row.take("name")?,
+                    roles: words(row.take("roles")?),
+                    address: row.take("address")?,
+                    version: row.take("version")?,
+                    up_ms: row.take("up_ms")?,
+                    seen_ms: row.take("seen_ms")?,
                     // Whatever another version wrote must not hide the instance.
-                    tallies: serde_json::from_str(row.take(6)?).unwrap_or_default(),
+                    tallies: serde_json::from_str(row.take("tallies")?).unwrap_or_default(),
                 })
             })
             .collect()

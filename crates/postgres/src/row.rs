@@ -12,6 +12,13 @@ pub(crate) trait Cells {
     /// The value of a column, by its place or its name. What may be null is an `Option`.
     #[track_caller]
     fn take<'a, T: FromSql<'a>>(&'a self, column: impl RowIndex + Display) -> Result<T>;
+
+    /// A number that is never null and never negative.
+    #[track_caller]
+    fn count<'a, N: FromSql<'a>, T: TryFrom<N>>(
+        &'a self,
+        column: impl RowIndex + Display + Copy,
+    ) -> Result<T>;
 }
 
 impl Cells for Row {
@@ -20,5 +27,14 @@ impl Cells for Row {
         let asked = Location::caller();
         self.try_get(&column)
             .map_err(|e| Error::unreadable(column, asked).caused_by(e))
+    }
+
+    #[track_caller]
+    fn count<'a, N: FromSql<'a>, T: TryFrom<N>>(
+        &'a self,
+        column: impl RowIndex + Display + Copy,
+    ) -> Result<T> {
+        let asked = Location::caller();
+        T::try_from(self.take(column)?).map_err(|_| Error::unreadable(column, asked))
     }
 }

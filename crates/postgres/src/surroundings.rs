@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use changefeed_core::{Error, Finding, Kind, Result, Severity};
+use changefeed_core::{Error, Finding, Kind, Result, Severity, words};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -31,7 +31,7 @@ pub(crate) async fn look(client: &impl GenericClient) -> Result<Vec<Finding>> {
         Finding::new(
             Severity::Warning,
             "server",
-            format!("{setting} is off: a crash may take back numbers that somebody has read"),
+            words::numbers_at_risk(format_args!("{setting} is off")),
             format!("alter system set {setting} = on; select pg_reload_conf()"),
         )
     }));

@@ -34,7 +34,7 @@ export const event = {
       ])),
       panel(e.op === "UPDATE" ? "What changed" : e.op === "MANUAL" ? "Payload" : "Row", { id: "rows" }, compare(e.old, e.new)),
       panel("Attempts", {}, e.attempts.length ? [e.attempts.length > 1 && timeline(e.attempts), h("ol", { class: "attempts" }, e.attempts.toReversed().map((a, i) => attempt(a, e.attempts.length - i, e.attempts.length)))]
-        : h("p", { class: "note padded" }, e.status === "pending" ? "Nobody has tried yet; a `changefeed serve` that delivers takes it within moments." : "No attempt is in the log.")),
+        : h("p", { class: "note padded" }, e.status === "pending" ? "No attempt yet; a running `changefeed serve` or `changefeed deliver` takes it within moments." : "No attempt is in the log.")),
     ];
   },
 };

@@ -56,7 +56,7 @@ export const events = {
     const filtered = FIELDS.some((f) => query.get(f));
     return [
       heading(dead ? "Dead letters" : "Events", {
-        note: dead ? "Events whose last attempt has failed, and that nobody tries again by themselves." : null,
+        note: dead ? "Events whose last attempt failed and that are not retried automatically." : null,
         aside: mayOperate() && dead && all.length > 0 && action("Redeliver all of these", {
           key: "redeliver-all", tone: "main",
           run: async () => {

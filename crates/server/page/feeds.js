@@ -66,7 +66,7 @@ export const feeds = {
 
 function consumers(status) {
   if (!status.consumers.length) {
-    return panel("Consumers", {}, empty("Nobody has stored a cursor yet. A reader that is to go on where it was:", "changefeed feed tail orders --consumer me"));
+    return panel("Consumers", {}, empty("No cursor is stored yet. A reader that continues where it stopped:", "changefeed feed tail orders --consumer me"));
   }
   return panel("Consumers", {}, consumerTable(status.consumers));
 }
@@ -107,7 +107,7 @@ export const feed = {
             }))),
           panel("Consumers", {}, detail.consumers.length ? [
             consumerTable(detail.consumers),
-          ] : empty("Nobody has stored a cursor of this feed yet.", `changefeed feed tail ${detail.name} --consumer me`)),
+          ] : empty("No cursor of this feed is stored yet.", `changefeed feed tail ${detail.name} --consumer me`)),
           panel("Definition", {}, facts([["Number", detail.id], ["Source", source(detail.source)], ["Sharded by", detail.source?.shard_by ?? detail.source?.shard_column], ["Kept", kept(detail.retention)]]))),
         h("div", { class: "narrow-column" }, panel("Live tail", {}, following(detail.name, state, signal)))),
     ];

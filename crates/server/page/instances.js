@@ -41,7 +41,7 @@ export const instances = {
         status.leases.map((l) => ({
           key: l.name,
           cells: [lease(l.name), h("span", { title: l.owner }, instance(l.owner)), count(l.generation), l.expires_in_ms < 0 ? badge("expired", "warn") : `in ${duration(l.expires_in_ms)}`],
-        }))) : h("p", { class: "note padded" }, "Nobody holds a lease; this database numbers its changes without a sweeper, or nobody sweeps.")),
+        }))) : h("p", { class: "note padded" }, "No lease is held: this database numbers its changes without a sweeper, or no instance sweeps.")),
       panel("Incidents", { note: "shards whose ULID writers had to go on without one of theirs" }, status.incidents.length ? table("Incidents", [{ name: "Feed", grow: true }, { name: "Shard", end: true }, { name: "Lost", end: true }, { name: "Last", end: true }],
         status.incidents.map((i) => ({ key: `${i.feed} ${i.shard}`, cells: [h("code", {}, i.feed), i.shard, badge(count(i.count), "bad"), ago(i.since_ms)] })))
         : h("p", { class: "note padded" }, badge("none", "good"), " No shard has lost a writer.")),

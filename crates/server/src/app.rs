@@ -34,15 +34,15 @@ pub struct Options {
     pub allowed_variables: AllowedVariables,
     /// The largest body of a request, in bytes.
     pub max_body: usize,
-    /// Requests at work at the same time.
+    /// Concurrent requests.
     pub max_requests: usize,
     /// Long polls and streams at the same time.
     pub max_waiting: usize,
     /// Connections at the same time.
     pub max_connections: usize,
-    /// How long a request may take, its wait not counted.
+    /// How long a request may take, not counting long polling.
     pub request_timeout: Duration,
-    /// How often a stream without news shows a sign of life.
+    /// How often an idle stream sends a keep-alive.
     pub keep_alive: Duration,
     /// How long requests under way may take when the server is stopped.
     pub grace: Duration,

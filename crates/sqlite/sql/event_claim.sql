@@ -7,5 +7,5 @@ update changefeed_event
        tries = tries + 1
  where change_id = ?1
 returning op, old, new, session_variables, trace_context,
-          strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch'),
+          strftime('%Y-%m-%dT%H:%M:%fZ', created_at / 1000.0, 'unixepoch') as created_at,
           generation, tries, cut_off, bits

@@ -71,17 +71,17 @@ fn tokens(tx: &Transaction<'_>) -> Result<Vec<AccessToken>> {
     let mut rows = statement.query([]).explained()?;
     let mut tokens = Vec::new();
     while let Some(row) = rows.next().explained()? {
-        let id: String = row.get(0).explained()?;
-        let scopes: String = row.get(3).explained()?;
+        let id: String = row.get("token_id").explained()?;
+        let scopes: String = row.get("scopes").explained()?;
         tokens.push(AccessToken {
             id: id.parse()?,
-            name: row.get(1).explained()?,
-            digest: TokenDigest(row.get(2).explained()?),
+            name: row.get("name").explained()?,
+            digest: TokenDigest(row.get("digest").explained()?),
             scopes: Scope::parse_list(&scopes)?,
-            created_at: row.get(4).explained()?,
-            expires_at: row.get(5).explained()?,
-            expired: row.get(6).explained()?,
-            revoked_at: row.get(7).explained()?,
+            created_at: row.get("created_at").explained()?,
+            expires_at: row.get("expires_at").explained()?,
+            expired: row.get("expired").explained()?,
+            revoked_at: row.get("revoked_at").explained()?,
         });
     }
     Ok(tokens)

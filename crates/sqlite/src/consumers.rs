@@ -150,25 +150,28 @@ impl ConsumerStore for SqliteStore {
             let mut rows = statement.query([]).explained()?;
             let mut consumers = Vec::new();
             while let Some(row) = rows.next().explained()? {
-                let cursor: Cursor = row.get::<_, String>(3).explained()?.parse()?;
+                let cursor: Cursor = row.get::<_, String>("cursor").explained()?.parse()?;
                 let (lag_changes, lag_ms) = match cursor {
                     // Only the times of the newest ULID and of the consumer's are known.
                     Cursor::Ulid(ulid) => {
-                        let newest: Option<i64> = row.get(7).explained()?;
+                        let newest: Option<i64> = row.get("newest_ms").explained()?;
                         let lag = newest.unwrap_or(0).saturating_sub_unsigned(ulid.time());
                         (0, lag.max(0))
                     }
-                    _ => (row.get(4).explained()?, row.get(5).explained()?),
+                    _ => (
+                        row.get("lag_changes").explained()?,
+                        row.get("lag_ms").explained()?,
+                    ),
                 };
                 consumers.push(Consumer {
-                    name: ConsumerName::trusted(row.get(0).explained()?),
-                    feed: FeedName::trusted(row.get(1).explained()?),
-                    shard: ShardId(row.get(2).explained()?),
+                    name: ConsumerName::trusted(row.get("name").explained()?),
+                    feed: FeedName::trusted(row.get("feed").explained()?),
+                    shard: ShardId(row.get("shard").explained()?),
                     cursor,
                     lag_changes,
                     lag_ms,
-                    idle_ms: row.get(6).explained()?,
-                    expired: row.get(8).explained()?,
+                    idle_ms: row.get("idle_ms").explained()?,
+                    expired: row.get("expired").explained()?,
                 });
             }
             Ok(consumers)

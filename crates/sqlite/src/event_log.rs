@@ -83,16 +83,16 @@ pub(crate) fn show(
     while let Some(row) = rows.next().explained()? {
         attempts.push(LoggedAttempt {
             attempt: Attempt {
-                number: row.get(0).explained()?,
-                outcome: Outcome::from_word(&row.get::<_, String>(1).explained()?),
-                status: row.get(2).explained()?,
-                request: value::raw(row, 3)?,
-                response: value::raw(row, 4)?,
-                error: row.get(5).explained()?,
-                duration_ms: row.get(6).explained()?,
+                number: row.get("number").explained()?,
+                outcome: Outcome::from_word(&row.get::<_, String>("outcome").explained()?),
+                status: row.get("status").explained()?,
+                request: value::raw(row, "request")?,
+                response: value::raw(row, "response")?,
+                error: row.get("error").explained()?,
+                duration_ms: row.get("duration_ms").explained()?,
             },
-            late: row.get(7).explained()?,
-            created_at: row.get(8).explained()?,
+            late: row.get("late").explained()?,
+            created_at: row.get("created_at").explained()?,
         });
     }
     Ok(Some((event, attempts)))
@@ -108,28 +108,28 @@ fn one(tx: &Connection) -> Result<rusqlite::CachedStatement<'_>> {
 }
 
 fn logged(row: &Row<'_>) -> Result<LoggedEvent> {
-    let change_id: i64 = row.get(0).explained()?;
-    let trigger: String = row.get(1).explained()?;
-    let table: String = row.get(2).explained()?;
-    let op: String = row.get(3).explained()?;
-    let state: String = row.get(9).explained()?;
+    let change_id: i64 = row.get("change_id").explained()?;
+    let trigger: String = row.get("name").explained()?;
+    let table: String = row.get("table_name").explained()?;
+    let op: String = row.get("op").explained()?;
+    let state: String = row.get("state").explained()?;
     Ok(LoggedEvent {
         event: Event {
-            id: EventId::new(change_id, EventBits::new(row.get(13).explained()?)),
+            id: EventId::new(change_id, EventBits::new(row.get("bits").explained()?)),
             change_id,
             trigger: trigger.parse()?,
             table: TableName::unqualified(table),
             op: Operation::from_letter(&op)?,
-            old: value::raw(row, 4)?,
-            new: value::raw(row, 5)?,
-            session_variables: value::raw(row, 6)?,
-            trace_context: value::raw(row, 7)?,
-            created_at: row.get(8).explained()?,
+            old: value::raw(row, "old")?,
+            new: value::raw(row, "new")?,
+            session_variables: value::raw(row, "session_variables")?,
+            trace_context: value::raw(row, "trace_context")?,
+            created_at: row.get("created_at").explained()?,
         },
         status: EventStatus::from_letter(&state)?,
-        tries: row.get(10).explained()?,
-        locked_by: row.get(11).explained()?,
-        next_retry_at: row.get(12).explained()?,
+        tries: row.get("tries").explained()?,
+        locked_by: row.get("locked_by").explained()?,
+        next_retry_at: row.get("due_at").explained()?,
     })
 }
 

@@ -426,8 +426,8 @@ fn claim(
         let Some(row) = rows.next().explained()? else {
             continue;
         };
-        let op: String = row.get(0).explained()?;
-        let (old, new) = (value::raw(row, 1)?, value::raw(row, 2)?);
+        let op: String = row.get("op").explained()?;
+        let (old, new) = (value::raw(row, "old")?, value::raw(row, "new")?);
         bytes += [&old, &new]
             .into_iter()
             .flatten()
@@ -436,7 +436,10 @@ fn claim(
         claimed.push(LeasedEvent {
             trigger,
             event: Event {
-                id: EventId::new(candidate.change_id, EventBits::new(row.get(9).explained()?)),
+                id: EventId::new(
+                    candidate.change_id,
+                    EventBits::new(row.get("bits").explained()?),
+                ),
                 change_id: candidate.change_id,
                 trigger: name.clone(),
                 // What is delivered names the schema, as on the other databases.
@@ -444,13 +447,13 @@ fn claim(
                 op: Operation::from_letter(&op)?,
                 old,
                 new,
-                session_variables: value::raw(row, 3)?,
-                trace_context: value::raw(row, 4)?,
-                created_at: row.get(5).explained()?,
+                session_variables: value::raw(row, "session_variables")?,
+                trace_context: value::raw(row, "trace_context")?,
+                created_at: row.get("created_at").explained()?,
             },
-            generation: row.get(6).explained()?,
-            attempt: row.get(7).explained()?,
-            cut_off: row.get(8).explained()?,
+            generation: row.get("generation").explained()?,
+            attempt: row.get("tries").explained()?,
+            cut_off: row.get("cut_off").explained()?,
         });
     }
     Ok(())

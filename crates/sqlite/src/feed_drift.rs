@@ -75,7 +75,7 @@ fn drifted(tx: &Connection) -> Result<Vec<Drifted>> {
                 .collect()
             })
             .explained()?;
-        // Triggers whose filter does not fit any more cannot be made anew, and are left as they are.
+        // Triggers whose filter does not fit any more cannot be recreated, and are left as they are.
         if Filter::of(&table, &source).is_err() {
             continue;
         }
@@ -178,7 +178,7 @@ fn deaf(tx: &Connection) -> Result<Vec<Finding>> {
                         Severity::Warning,
                         format!(
                             "column '{column}' of {}, which decides the shard, was renamed: changes go where \
-                             they went, but the triggers cannot be made anew",
+                             they went, but the triggers cannot be recreated",
                             table.name
                         ),
                     )
@@ -191,7 +191,7 @@ fn deaf(tx: &Connection) -> Result<Vec<Finding>> {
                         &feed,
                         Severity::Warning,
                         format!(
-                            "what it leaves out is as it was, but its triggers cannot be made anew: {}",
+                            "what it leaves out is as it was, but its triggers cannot be recreated: {}",
                             error.message()
                         ),
                     )

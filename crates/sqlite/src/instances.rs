@@ -54,14 +54,15 @@ impl InstanceStore for SqliteStore {
                 .explained()?;
             let instances = statement
                 .query_map([], |row| {
-                    let (roles, tallies): (String, String) = (row.get(1)?, row.get(6)?);
+                    let (roles, tallies): (String, String) =
+                        (row.get("roles")?, row.get("tallies")?);
                     Ok(Instance {
-                        name: row.get(0)?,
+                        name: row.get("name")?,
                         roles: roles.split_whitespace().map(str::to_owned).collect(),
-                        address: row.get(2)?,
-                        version: row.get(3)?,
-                        up_ms: row.get(4)?,
-                        seen_ms: row.get(5)?,
+                        address: row.get("address")?,
+                        version: row.get("version")?,
+                        up_ms: row.get("up_ms")?,
+                        seen_ms: row.get("seen_ms")?,
                         // Whatever another version wrote must not hide the instance.
                         tallies: serde_json::from_str(&tallies).unwrap_or_default(),
                     })

@@ -234,7 +234,7 @@ impl UlidTransaction<'_> {
             return Err(Error::new(
                 Kind::Busy,
                 format!(
-                    "feed {} shard {} was moved by somebody else: this transaction cannot commit",
+                    "feed {} shard {} was moved by another writer: this transaction cannot commit",
                     self.feed, self.shard
                 ),
             )

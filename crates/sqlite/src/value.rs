@@ -7,8 +7,8 @@
 use std::fmt::Write;
 
 use changefeed_core::{Error, Kind, Result};
-use rusqlite::Row;
 use rusqlite::types::ValueRef;
+use rusqlite::{Row, RowIndex};
 use serde::ser::{Error as _, SerializeMap};
 use serde::{Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
@@ -24,7 +24,7 @@ pub(crate) fn to_json(row: &Row<'_>, names: &[String], from: usize) -> Result<Bo
 
 /// JSON that a trigger of ours wrote, in this column. Bytes that are not UTF-8 were in a text of
 /// the application, see above.
-pub(crate) fn raw(row: &Row<'_>, column: usize) -> Result<Option<Box<RawValue>>> {
+pub(crate) fn raw(row: &Row<'_>, column: impl RowIndex) -> Result<Option<Box<RawValue>>> {
     let bytes = match row.get_ref(column).explained()? {
         ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes,
         ValueRef::Null | ValueRef::Integer(_) | ValueRef::Real(_) => return Ok(None),

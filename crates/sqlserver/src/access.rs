@@ -63,16 +63,15 @@ impl Session {
 }
 
 fn token(row: &Row) -> Result<AccessToken> {
-    let text = |at: usize| row.text(at);
-    let digest = row.take::<&[u8]>(2)?;
+    let digest = row.take::<&[u8]>("digest")?;
     Ok(AccessToken {
-        id: text(0)?.parse()?,
-        name: text(1)?,
+        id: row.text("token_id")?.parse()?,
+        name: row.text("name")?,
         digest: TokenDigest(digest.try_into().map_err(|_| words::token_damaged())?),
-        scopes: Scope::parse_list(row.take(3)?)?,
-        created_at: text(4)?,
-        expires_at: row.maybe_text(5)?,
-        expired: row.says(6)?,
-        revoked_at: row.maybe_text(7)?,
+        scopes: Scope::parse_list(row.take("scopes")?)?,
+        created_at: row.text("created_at")?,
+        expires_at: row.maybe_text("expires_at")?,
+        expired: row.says("expired")?,
+        revoked_at: row.maybe_text("revoked_at")?,
     })
 }

@@ -20,7 +20,7 @@ use tiberius::{Row, ToSql};
 use crate::connection::Connection;
 use crate::error::{db, is_undefined};
 use crate::platform::Platform;
-use crate::row::{Cells, first};
+use crate::row::{Cells, first, only};
 use crate::session::Session;
 use crate::tracking::{Tracked, Way, leases_name, trigger_state};
 
@@ -265,7 +265,7 @@ impl Backlog {
             tracing::error!(
                 table = %self.tracked.table.name,
                 "the trigger that notes changes is missing or disabled: start the watch again, and \
-                 all rows are handed over anew"
+                 all rows are handed over again"
             );
             self.learn(|known| known.complained = true);
         }
@@ -300,7 +300,7 @@ impl Backlog {
         lease: Duration,
     ) -> Result<u64> {
         let rows = send_about(connection, &self.renew_sql(lease), batch).await?;
-        number(&rows, 0)
+        only(&rows)?.count::<i64, _>(0)
     }
 
     pub(crate) async fn settle(
@@ -316,15 +316,16 @@ impl Backlog {
             // A newer change of a row may wait, or what was given back.
             self.learn(|known| known.busy = true);
         }
+        let row = only(&rows)?;
         Ok(Settled {
-            rows: number(&rows, 0)?,
-            parked: number(&rows, 1)?,
+            rows: row.count::<i64, _>(0)?,
+            parked: row.count::<i64, _>(1)?,
         })
     }
 
     pub(crate) async fn retry_parked(&self, connection: &mut Connection) -> Result<u64> {
         let rows = send(connection, &self.retry_sql()?).await?;
-        number(&rows, 0)
+        only(&rows)?.count::<i64, _>(0)
     }
 }
 
@@ -363,12 +364,12 @@ pub(crate) fn explain(error: tiberius::error::Error) -> Error {
         )
         .advise(
             "grant view change tracking on the table; or start the watch again: a trigger of ours \
-             notes its changes then, and all rows are handed over anew",
+             notes its changes then, and all rows are handed over again",
         )
         .caused_by(error),
         Some(NO_SNAPSHOT) => Error::new(
             Kind::Database,
-            "the database does not allow snapshot isolation any more",
+            "the database no longer allows snapshot isolation",
         )
         .advise("alter database current set allow_snapshot_isolation on")
         .caused_by(error),
@@ -378,11 +379,6 @@ pub(crate) fn explain(error: tiberius::error::Error) -> Error {
 
 fn altered() -> Error {
     Error::not_found("the table was altered")
-}
-
-fn number(rows: &[Row], at: usize) -> Result<u64> {
-    let number = first::<i64>(rows, at)?.unwrap_or(0);
-    Ok(u64::try_from(number).unwrap_or(0))
 }
 
 fn leased(row: &Row, asked: Instant) -> Result<Option<Leased>> {

@@ -92,7 +92,7 @@ pub(crate) fn check_owner(table: &Table) -> Result<()> {
 }
 
 /// Types that every expression of ours can handle.
-const KNOWN_TYPES: [&str; 33] = [
+pub(crate) const KNOWN_TYPES: [&str; 33] = [
     "bigint",
     "binary",
     "bit",

@@ -120,23 +120,23 @@ impl Session {
             .await?;
         rows.iter()
             .map(|row| {
-                let cursor: Cursor = row.take::<&str>(3)?.parse()?;
-                let lag_ms = match (cursor, row.maybe::<i64>(8)?) {
+                let cursor: Cursor = row.take::<&str>("cursor")?.parse()?;
+                let lag_ms = match (cursor, row.maybe::<i64>("newest_ms")?) {
                     (Cursor::Ulid(ulid), newest) => newest
                         .unwrap_or_default()
                         .saturating_sub_unsigned(ulid.time())
                         .max(0),
-                    _ => row.take(5)?,
+                    _ => row.take("lag_ms")?,
                 };
                 Ok(Consumer {
-                    name: ConsumerName::trusted(row.text(0)?),
-                    feed: FeedName::trusted(row.text(1)?),
-                    shard: ShardId(row.take(2)?),
+                    name: ConsumerName::trusted(row.text("name")?),
+                    feed: FeedName::trusted(row.text("feed")?),
+                    shard: ShardId(row.take("shard")?),
                     cursor,
-                    lag_changes: row.take(4)?,
+                    lag_changes: row.take("lag_changes")?,
                     lag_ms,
-                    idle_ms: row.take(6)?,
-                    expired: row.says(7)?,
+                    idle_ms: row.take("idle_ms")?,
+                    expired: row.says("expired")?,
                 })
             })
             .collect()

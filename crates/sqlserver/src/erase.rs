@@ -1,6 +1,6 @@
 //! Emptying what was kept of a row.
 
-use changefeed_core::{Erased, Error, Result, TableName, key_values};
+use changefeed_core::{Erased, Result, TableName, key_values};
 
 use crate::row::Cells;
 use crate::session::Session;
@@ -31,12 +31,10 @@ impl Session {
                 &[&table.id, &values.as_str(), &named.as_str()],
             )
             .await?;
-        let count =
-            |place: usize| Ok::<_, Error>(u64::try_from(row.take::<i32>(place)?).unwrap_or(0));
         Ok(Erased {
-            changes: count(0)?,
-            events: count(1)?,
-            pending: count(2)?,
+            changes: row.count::<i32, _>(0)?,
+            events: row.count::<i32, _>(1)?,
+            pending: row.count::<i32, _>(2)?,
         })
     }
 }

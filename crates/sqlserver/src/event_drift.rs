@@ -2,13 +2,14 @@
 //! cannot be followed or captured at all.
 //!
 //! A trigger on SQL Server names its columns and is bound to them when it runs: a column that it
-//! names and that was renamed or dropped makes every write fail until the trigger is made anew. It
+//! names and that was renamed or dropped makes every write fail until the trigger is recreated. It
 //! is found by its number, and making the trigger anew is the first thing that a dispatcher does.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use changefeed_core::{
     Error, EventTrigger, Finding, Kind, OrderBy, Result, Severity, TriggerDefinition, Updates,
+    words,
 };
 use tiberius::Row;
 
@@ -135,9 +136,7 @@ impl Look {
         let name = &self.trigger.definition.name;
         self.finding(
             Severity::Problem,
-            format!(
-                "its table was altered, and its database trigger does not fit any more: {error}"
-            ),
+            format!("its table was altered, and its database trigger no longer fits it: {error}"),
             format!(
                 "run `changefeed trigger create {name} … --replace` with the names of today; until \
                  then writes may fail: `disable trigger {} on {}` lets them pass, without events",
@@ -183,11 +182,9 @@ impl Session {
                     ),
                     "`changefeed trigger backfill` sends the rows that are there".to_owned(),
                 )),
-                Ok(true) => findings.push(look.finding(
-                    Severity::Ok,
-                    "its table was altered; the database trigger was made anew",
-                    None,
-                )),
+                Ok(true) => {
+                    findings.push(look.finding(Severity::Ok, words::CAPTURE_RECREATED, None))
+                }
                 Ok(false) => {}
                 Err(error) => findings.push(look.stuck(&error)),
             }
@@ -368,7 +365,7 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
         ));
     }
     let mends =
-        "a running `changefeed serve` or `changefeed deliver` makes it anew, where its user may"
+        "a running `changefeed serve` or `changefeed deliver` recreates it, if its user may"
             .to_owned();
     match &look.wanted {
         Err(error) => findings.push(look.stuck(error)),
@@ -381,7 +378,7 @@ fn describe(look: &Look, findings: &mut Vec<Finding>) {
             Severity::Problem,
             format!(
                 "columns of {table} were renamed or dropped ({}): writes fail until the database \
-                 trigger is made anew",
+                 trigger is recreated",
                 look.lost.join(", ")
             ),
             mends,

@@ -13,7 +13,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::events::Span;
 use crate::quote;
-use crate::row::{Cells, first};
+use crate::row::{Cells, only};
 use crate::session::Session;
 
 /// Events that one statement makes pending again.
@@ -88,9 +88,9 @@ impl Session {
         let (sql, key) = (redelivering(filter)?, key.to_string());
         loop {
             let rows = self.patiently(&sql, &[&key]).await?;
-            if first::<i64>(&rows, 0)?.unwrap_or(0) == 0 {
-                let count = first::<i64>(&rows, 1)?.unwrap_or(0);
-                return Ok(u64::try_from(count).unwrap_or(0));
+            let reached = only(&rows)?;
+            if reached.take::<i64>(0)? == 0 {
+                return reached.count::<i64, _>(1);
             }
         }
     }
@@ -117,11 +117,11 @@ impl Session {
                 ],
             )
             .await?;
-        let count = |at: usize| Ok(first::<i64>(&rows, at)?.unwrap_or(0));
+        let row = only(&rows)?;
         Ok(Cleaned {
-            events: u64::try_from(count(0)?).unwrap_or(0),
-            attempts: u64::try_from(count(1)?).unwrap_or(0),
-            more: count(2)? >= i64::from(limit),
+            events: row.count::<i64, _>(0)?,
+            attempts: row.count::<i64, _>(1)?,
+            more: row.take::<i64>(2)? >= i64::from(limit),
         })
     }
 
@@ -243,58 +243,63 @@ fn moment(time: SystemTime) -> String {
     )
 }
 
-/// The part of a row that is the event, from a place on.
-pub(crate) fn captured(row: &Row, from: usize) -> Result<Event> {
-    let change_id: i64 = row.take(0)?;
-    let json = |at: usize| -> Result<Option<Box<RawValue>>> {
-        let text = row.maybe::<&str>(from + at)?;
+/// The part of a row that is the event.
+pub(crate) fn captured(row: &Row) -> Result<Event> {
+    let change_id: i64 = row.take("change_id")?;
+    let json = |column: &str| -> Result<Option<Box<RawValue>>> {
+        let text = row.maybe::<&str>(column)?;
         text.map(|text| {
             RawValue::from_string(text.to_owned())
                 .map_err(|e| words::row_not_json(change_id).caused_by(e))
         })
         .transpose()
     };
-    let setting = |at: usize| row.maybe::<&str>(from + at);
+    let setting = |column: &str| row.maybe::<&str>(column);
     Ok(Event {
-        id: EventId::new(change_id, EventBits::new(row.take(from + 9)?)),
+        id: EventId::new(change_id, EventBits::new(row.take("bits")?)),
         change_id,
-        op: Operation::from_letter(row.take::<&str>(from)?)?,
-        old: json(1)?,
-        new: json(2)?,
-        session_variables: setting(3)?.and_then(session_json),
-        trace_context: setting(4)?.and_then(trace_json),
-        created_at: row.text(from + 5)?,
-        trigger: row.take::<&str>(from + 6)?.parse()?,
-        table: TableName::qualified(row.take::<&str>(from + 7)?, row.take::<&str>(from + 8)?),
+        op: Operation::from_letter(row.take::<&str>("op")?)?,
+        old: json("old")?,
+        new: json("new")?,
+        session_variables: setting("session_variables")?.and_then(session_json),
+        trace_context: setting("trace_context")?.and_then(trace_json),
+        created_at: row.text("created_at")?,
+        trigger: row.take::<&str>("name")?.parse()?,
+        table: TableName::qualified(
+            row.take::<&str>("schema_name")?,
+            row.take::<&str>("table_name")?,
+        ),
     })
 }
 
 fn logged(row: &Row) -> Result<LoggedEvent> {
     Ok(LoggedEvent {
-        event: captured(row, 5)?,
-        status: EventStatus::from_letter(row.take::<&str>(1)?)?,
-        tries: u32::try_from(row.take::<i32>(2)?).unwrap_or(0),
-        locked_by: row.maybe_text(3)?,
-        next_retry_at: row.maybe_text(4)?,
+        event: captured(row)?,
+        status: EventStatus::from_letter(row.take::<&str>("state")?)?,
+        tries: row.count::<i32, _>("tries")?,
+        locked_by: row.maybe_text("locked_by")?,
+        next_retry_at: row.maybe_text("due_at")?,
     })
 }
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
-    let json = |at: usize| {
-        let text = row.maybe_text(at)?;
+    let json = |column: &str| {
+        let text = row.maybe_text(column)?;
         Ok(text.and_then(|text| RawValue::from_string(text).ok()))
     };
     Ok(LoggedAttempt {
         attempt: Attempt {
-            number: u32::try_from(row.take::<i32>(0)?).unwrap_or(0),
-            outcome: Outcome::from_word(row.take::<&str>(1)?),
-            status: row.maybe::<i16>(2)?.and_then(|s| u16::try_from(s).ok()),
-            request: json(3)?,
-            response: json(4)?,
-            error: row.maybe_text(5)?,
-            duration_ms: row.take(6)?,
+            number: row.count::<i32, _>("attempt")?,
+            outcome: Outcome::from_word(row.take::<&str>("outcome")?),
+            status: row
+                .maybe::<i16>("status")?
+                .and_then(|s| u16::try_from(s).ok()),
+            request: json("request")?,
+            response: json("response")?,
+            error: row.maybe_text("error")?,
+            duration_ms: row.take("duration_ms")?,
         },
-        late: row.says(7)?,
-        created_at: row.text(8)?,
+        late: row.says("late")?,
+        created_at: row.text("created_at")?,
     })
 }

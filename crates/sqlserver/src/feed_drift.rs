@@ -1,8 +1,8 @@
 //! Tables that were altered after a feed was made of them. The trigger of a feed names the key of
 //! its table and the column that decides the shard: if one of these was renamed, every write fails
-//! until the trigger is made anew.
+//! until the trigger is recreated.
 
-use changefeed_core::{Error, FeedId, Finding, Result, Severity, Source, TableName};
+use changefeed_core::{Error, FeedId, Finding, Result, Severity, Source, TableName, words};
 use tiberius::Row;
 
 use crate::capture;
@@ -164,7 +164,7 @@ impl Look {
                 Severity::Problem,
                 format!(
                     "the key of {} or the table itself was altered: writes fail until the database \
-                     trigger is made anew",
+                     trigger is recreated",
                     table.name
                 ),
                 Some(mends.to_owned()),
@@ -290,7 +290,7 @@ impl Session {
                 ),
                 Ok(true) => findings.push(look.finding(
                     Severity::Ok,
-                    "its table was altered; the database trigger was made anew".to_owned(),
+                    words::CAPTURE_RECREATED.to_owned(),
                     None,
                 )),
                 Ok(false) => {}

@@ -11,7 +11,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::filter::Filter;
-use crate::row::{Cells, first};
+use crate::row::{Cells, only};
 use crate::session::Session;
 use crate::source::{StoredSource, Table};
 use crate::table_trigger::{self, Patience};
@@ -267,7 +267,7 @@ pub(crate) async fn insert_feed(connection: &mut Connection, new: &NewFeed) -> R
         )
         .await;
     match inserted {
-        Ok(rows) => Ok(FeedId(first(&rows, 0)?.unwrap_or_default())),
+        Ok(rows) => Ok(FeedId(only(&rows)?.take(0)?)),
         Err(error) if is_duplicate(&error) => {
             // An error has ended the transaction, so this sees what others have committed.
             connection.rollback().await?;

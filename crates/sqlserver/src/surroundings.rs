@@ -3,7 +3,7 @@
 
 use std::time::SystemTime;
 
-use changefeed_core::{Finding, Result, SchemaState, Severity};
+use changefeed_core::{Finding, Result, SchemaState, Severity, words};
 use tiberius::Row;
 
 use crate::connection::Connection;
@@ -150,7 +150,7 @@ impl Server {
                 } else {
                     Severity::Warning
                 },
-                "DELAYED_DURABILITY may take back numbers that somebody has read".to_owned(),
+                words::numbers_at_risk("DELAYED_DURABILITY is on"),
                 format!("{alter} set delayed_durability = disabled"),
             );
         }

@@ -180,13 +180,7 @@ pub(crate) fn in_use(error: Error, table: &dyn Display) -> Error {
 }
 
 fn may_not_create(table: &Table, error: Error) -> Error {
-    Error::new(
-        Kind::Permission,
-        format!(
-            "the database user may not create a trigger on {}",
-            table.name
-        ),
-    )
-    .advise(format!("grant alter on {} to this user", table.sql))
-    .caused_by(error)
+    words::trigger_right_missing(&table.name)
+        .advise(format!("grant alter on {} to this user", table.sql))
+        .caused_by(error)
 }

@@ -12,7 +12,7 @@ use tiberius::Row;
 use crate::connection::Connection;
 use crate::error::{db, is_duplicate};
 use crate::event_capture::{Around, Plan, trigger_name};
-use crate::row::{Cells, first};
+use crate::row::{Cells, first, only};
 use crate::session::Session;
 use crate::source::Table;
 use crate::table_trigger::{self, Patience};
@@ -290,7 +290,7 @@ async fn store(
             .await;
         return match inserted {
             Ok(rows) => {
-                let id = first(&rows, 0)?.unwrap_or_default();
+                let id = only(&rows)?.take(0)?;
                 Ok((TriggerId(id), None))
             }
             Err(error) if is_duplicate(&error) => Err(words::trigger_name_taken(&definition.name)),

@@ -6,7 +6,7 @@ use changefeed_core::{
 };
 
 use crate::error::db;
-use crate::row::{Cells, first};
+use crate::row::{Cells, first, only};
 use crate::session::Session;
 use crate::source::Table;
 use crate::{quote, read};
@@ -113,7 +113,7 @@ impl Session {
             .await
             .map_err(db)?;
         let life = results.pop().unwrap_or_default();
-        let incarnation = first::<&str>(&life, 0)?.unwrap_or_default();
+        let incarnation: &str = only(&life)?.take(0)?;
         let rows = results.pop().unwrap_or_default();
         let found = first::<i32>(&rows, 2)?;
         let changes: Result<Vec<Change>> = rows

@@ -69,7 +69,7 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
     if let Some(missed) = row.maybe::<&str>(5)? {
         findings.add(
             Severity::Warning,
-            format!("changes of {table} were missed ({missed}): all rows were handed over anew"),
+            format!("changes of {table} were missed ({missed}): all rows were handed over again"),
             "of rows that were deleted meanwhile no function was told: compare with the table \
              whatever must not have them any more",
         );
@@ -78,7 +78,9 @@ pub(crate) async fn find(connection: &mut Connection, watch: &Watch) -> Result<V
     if !says(7)? {
         findings.add(
             Severity::Warning,
-            format!("instances wait for whoever is writing to the rows of {table} that they read"),
+            format!(
+                "instances wait for sessions that are writing to the rows of {table} that they read"
+            ),
             format!("alter database {database} set allow_snapshot_isolation on"),
         );
     }
@@ -143,7 +145,7 @@ async fn tracked(
         findings.problem(
             format!("change tracking of {table} was switched off: changes are not noted"),
             "start the watch again: a trigger of ours notes its changes then, and all rows are \
-             handed over anew",
+             handed over again",
         );
         return Ok(());
     }

@@ -3,38 +3,18 @@
 use changefeed_core::{Error, Result, words};
 use serde::{Deserialize, Serialize};
 
+use crate::capture::KNOWN_TYPES;
 use crate::quote;
 use crate::source::{Column, Table};
 
-/// Types of keys that are the same in our tables and as JSON.
-const KEY_TYPES: [&str; 27] = [
-    "bigint",
-    "binary",
-    "bit",
-    "char",
-    "date",
-    "datetime",
-    "datetime2",
-    "datetimeoffset",
-    "decimal",
-    "float",
-    "int",
-    "money",
-    "nchar",
-    "numeric",
-    "nvarchar",
-    "real",
-    "rowversion",
-    "smalldatetime",
-    "smallint",
-    "smallmoney",
-    "sysname",
-    "time",
-    "timestamp",
-    "tinyint",
-    "uniqueidentifier",
-    "varbinary",
-    "varchar",
+/// Types that no key of ours can have: they are not the same in our tables, or as JSON.
+const NO_KEYS: [&str; 6] = [
+    "geography",
+    "geometry",
+    "hierarchyid",
+    "json",
+    "sql_variant",
+    "xml",
 ];
 
 /// How many bytes a clustered index takes, which is what our tables have.
@@ -66,7 +46,8 @@ pub(crate) fn check(table: &Table) -> Result<()> {
         if column.name.to_lowercase().starts_with("_changefeed_") {
             return Err(words::watch_key_reserved(name, &column.name));
         }
-        if !KEY_TYPES.contains(&column.base_type.as_str()) {
+        let base = column.base_type.as_str();
+        if !KNOWN_TYPES.contains(&base) || NO_KEYS.contains(&base) {
             return Err(Error::invalid(format!(
                 "unsupported key type: column '{}' of {name} is of type {}",
                 column.name, column.base_type

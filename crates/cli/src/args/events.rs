@@ -78,7 +78,7 @@ pub(crate) struct CreateTrigger {
     /// Deleted rows
     #[arg(long)]
     pub(crate) delete: bool,
-    /// Allow events by hand: `trigger invoke`; alone, there are no others
+    /// Allow events sent by hand with `trigger invoke`; given alone, it captures no changes
     #[arg(long)]
     pub(crate) manual: bool,
     /// SQL Server: changes that replication applies make no events
@@ -107,19 +107,19 @@ pub(crate) struct CreateTrigger {
     /// How long an attempt may take
     #[arg(long, value_name = "S", default_value = "60s", value_parser = seconds)]
     pub(crate) timeout: Duration,
-    /// Double the wait after every attempt up to this, with some chance in it
+    /// Double the wait after every attempt up to this, with jitter
     #[arg(long, value_name = "CAP", value_parser = seconds)]
     pub(crate) backoff: Option<Duration>,
-    /// Statuses after which there is no other attempt
+    /// HTTP statuses after which no further attempt is made
     #[arg(long, value_name = "STATUSES", value_delimiter = ',')]
     pub(crate) final_status: Vec<u16>,
     /// The longest wait that a receiver may ask for
     #[arg(long, value_name = "S", default_value = "1h", value_parser = seconds)]
     pub(crate) max_retry_after: Duration,
-    /// Requests at the same time from one instance [default: 100]
+    /// Concurrent requests of one instance [default: 100]
     #[arg(long, value_name = "N")]
     pub(crate) concurrency: Option<u32>,
-    /// Requests at the same time from all instances together
+    /// Concurrent requests of all instances together
     #[arg(long, value_name = "N")]
     pub(crate) concurrency_overall: Option<u32>,
     /// Deliver events of one key one after the other: the primary key, or this column
@@ -140,7 +140,7 @@ pub(crate) struct CreateTrigger {
     /// Change the trigger if there is one of this name
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Begin paused
+    /// Create it paused
     #[arg(long)]
     pub(crate) paused: bool,
 }
@@ -307,20 +307,20 @@ impl Deliver {
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Delivery")]
 pub(crate) struct Deliver {
-    /// Requests at the same time
+    /// Concurrent requests
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) concurrency: u32,
-    /// Events that one look takes at most, of each trigger; twice as many where they are delivered
-    /// quickly
+    /// Most events of one trigger that are claimed at a time; twice as many while deliveries are
+    /// fast
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) event_batch: u32,
-    /// The longest wait between two looks when there is nothing to do
+    /// Longest wait between two polls for events
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
     pub(crate) fetch_interval: Duration,
-    /// How long an instance that dies keeps its events
+    /// How long events stay leased to an instance that dies
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = lease)]
     pub(crate) lease: Duration,
-    /// How long deliveries under way may take when it is stopped
+    /// How long deliveries in progress may take after a stop was requested
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub(crate) grace: Duration,
     /// Refuse webhooks at private, loopback and link-local addresses; for production

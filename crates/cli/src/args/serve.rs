@@ -11,7 +11,7 @@ use super::{Deliver, duration};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
-    /// Bring a living example: an SQLite database with an application that writes to it
+    /// Run a live example: an SQLite database and an application that writes to it
     #[arg(long)]
     pub(crate) demo: bool,
     /// How long the demo runs; until stopped unless given
@@ -76,16 +76,16 @@ pub(crate) struct Http {
     /// The largest body of a request
     #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
     pub(crate) max_body: usize,
-    /// Requests at work at the same time
+    /// Concurrent requests
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) max_requests: u32,
     /// Long polls and streams at the same time
     #[arg(long, value_name = "N", default_value_t = 5000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) max_waiting: u32,
-    /// How long a request may take, its wait not counted
+    /// How long a request may take, not counting long polling
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
     pub(crate) request_timeout: Duration,
-    /// How often a stream without news shows a sign of life
+    /// How often an idle stream sends a keep-alive
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
     pub(crate) keep_alive: Duration,
 }

@@ -22,7 +22,7 @@ pub(crate) enum Token {
     },
     /// List the tokens, without their secrets
     List,
-    /// Take a token back
+    /// Revoke a token
     Revoke {
         /// Its id
         id: TokenId,

@@ -21,7 +21,7 @@ pub(crate) struct WatchArgs {
 pub(crate) struct WatchRun {
     /// The table, as in SQL
     pub(crate) table: Option<String>,
-    /// The function's name; it goes on where it was when it is started again
+    /// The function's name; a function that is restarted under the same name continues where it stopped
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) name: Option<WatchName>,
     #[command(flatten)]
@@ -41,10 +41,10 @@ pub(crate) struct WatchRun {
 pub(crate) struct WatchTarget {
     #[command(flatten)]
     pub(crate) sink: BatchSinkArgs,
-    /// How long an answer to a batch may take, or the command that gets it
+    /// How long the webhook or the command may take for a batch
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "60s")]
     pub(crate) timeout: Duration,
-    /// How many waiting changes one worker is good for, where workers are suggested [default: 1000]
+    /// Backlog per worker, from which the number of workers is suggested [default: 1000]
     #[arg(long, value_name = "CHANGES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_changes_per_worker: Option<u32>,
     /// Add its version to each change
@@ -63,7 +63,7 @@ pub(crate) struct WatchSettingsArgs {
     /// How long a failed batch waits for its next attempt [default: 1s]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) interval: Option<Duration>,
-    /// How long rows stay with an instance that is not heard of [default: 60s]
+    /// How long rows stay leased to an instance that does not renew its lease [default: 60s]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) lease: Option<Duration>,
     /// How often a lease is renewed [default: a quarter of the lease]
@@ -108,7 +108,7 @@ pub(crate) enum Watch {
         /// The watch
         name: WatchName,
     },
-    /// Forget what a function was handed, so that it begins again
+    /// Forget what a function was handed and start it over
     Reset {
         /// The watch
         name: WatchName,
@@ -143,7 +143,7 @@ pub(crate) struct WatchCreate {
     /// Where it begins: 'now', or 'beginning' for all rows that are there already
     #[arg(long, default_value = "now", value_name = "now|beginning")]
     pub(crate) from: WatchFrom,
-    /// Put this definition in the place of another one that the watch has
+    /// Replace the definition that the watch has
     #[arg(long)]
     pub(crate) replace: bool,
 }

@@ -77,9 +77,7 @@ fn failed(error: Error, outdated: bool) -> Error {
     }
     let said = Error::new(error.kind(), format!("{error}; nothing was changed"));
     match error.advice() {
-        _ if outdated => {
-            said.advise("somebody else has changed definitions meanwhile: apply again")
-        }
+        _ if outdated => said.advise("definitions were changed meanwhile: apply again"),
         Some(advice) => said.advise(advice.to_owned()),
         None => said,
     }

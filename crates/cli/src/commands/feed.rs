@@ -62,7 +62,7 @@ async fn images(db: &Changefeed, args: FeedImages, out: &mut Out) -> Result<()> 
     let table = table.map_or_else(String::new, ToString::to_string);
     out.line(match keep {
         true => format!("changes of {table} keep the row before and after from now on"),
-        false => format!("changes of {table} keep no rows any more; those that were kept stay until they are trimmed"),
+        false => format!("changes of {table} no longer keep rows; rows that were kept stay until they are trimmed"),
     })
 }
 

@@ -43,7 +43,7 @@ pub(crate) async fn run(database: &str, args: Token, out: &mut Out) -> Result<()
                 .advise("`changefeed token list` shows the ids"));
             }
             out.say(format!(
-                "token {id} opens nothing any more; running servers notice within a second"
+                "token {id} is revoked; running servers notice within a second"
             ))
         }
     }

@@ -16,7 +16,7 @@ use crate::{
 pub struct WatchDefinition {
     /// Where its batches go.
     pub sink: Sink,
-    /// How long an answer to a batch may take, or the command that gets it.
+    /// How long the webhook or the command may take for a batch.
     pub timeout: Duration,
     /// Batch, lease and attempts.
     pub settings: WatchSettings,

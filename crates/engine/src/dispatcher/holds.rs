@@ -340,7 +340,7 @@ pub(super) async fn renew(store: Arc<dyn Store>, holds: Arc<Holds>, lease: Durat
                     let kept: HashSet<EventClaim> = kept.into_iter().collect();
                     let lost: Vec<EventClaim> =
                         due.into_iter().filter(|c| !kept.contains(c)).collect();
-                    tracing::debug!(events = lost.len(), "leases that are not ours any more");
+                    tracing::debug!(events = lost.len(), "leases that are no longer ours");
                     holds.written(lost.into_iter());
                 }
             }

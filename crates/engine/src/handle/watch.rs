@@ -117,7 +117,7 @@ impl WatchBuilder {
         self
     }
 
-    /// How long rows stay with an instance that is not heard of, and how often it renews that;
+    /// How long rows stay leased to an instance that does not renew its lease, and how often it renews that;
     /// 60 s and 15 s unless given.
     pub fn lease(mut self, lease: Duration, renewal: Duration) -> Self {
         self.settings.lease = lease;

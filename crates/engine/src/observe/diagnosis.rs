@@ -175,7 +175,10 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
         }
         if status.unprocessed > 0 && status.idle_ms.is_none_or(|ms| ms > 60_000) {
             add(
-                format!("{} changes wait, and nobody is at work", status.unprocessed),
+                format!(
+                    "{} changes wait, and no instance processes them",
+                    status.unprocessed
+                ),
                 match &status.watch.definition {
                     Some(_) => "run `changefeed serve`".to_owned(),
                     None => format!(

@@ -202,7 +202,7 @@ impl Collector for Collected {
         gauge(
             e,
             "trigger_in_flight_events",
-            "Events that somebody delivers at this moment: leases that are held",
+            "Events that are being delivered now: leases that are held",
             triggers().map(|(l, t)| (l, t.state.in_flight as f64)),
         )?;
         gauge(

@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(
             trouble(&health, FORGET * 2),
             None,
-            "nobody tries it any more"
+            "no further attempt is made"
         );
         // A lock that somebody keeps is no fault of this instance.
         let held = Error::new(Kind::Busy, "locked");

@@ -1,8 +1,8 @@
 -- Every consumer with its lag. Live numbers are gapless, so they are counted by subtraction;
 -- only what was backfilled below the start has to be looked at. Of a feed that is ordered by ULIDs
 -- only the time between its newest ULID and the consumer's is known.
-select c.name::text, f.name::text, c.shard, c.cursor,
-       coalesce(lag.changes, 0),
+select c.name::text as name, f.name::text as feed, c.shard, c.cursor,
+       coalesce(lag.changes, 0) as lag_changes,
        case when c.cursor !~ '^[0-9]{1,18}$' then coalesce(ulid_lag.ms, 0)
             when lag.changes = 0 then 0
             else coalesce(
@@ -11,9 +11,9 @@ select c.name::text, f.name::text, c.shard, c.cursor,
             where p.feed_id = c.feed_id and p.shard = c.shard
               and p.last_change_sequence_number > lag.number
             order by p.last_change_sequence_number, p.sweep_id
-            limit 1), 0) end,
-       (extract(epoch from clock_timestamp() - c.updated_at) * 1000)::bigint,
-       coalesce(lag.number < d.trimmed_to, false)
+            limit 1), 0) end as lag_ms,
+       (extract(epoch from clock_timestamp() - c.updated_at) * 1000)::bigint as idle_ms,
+       coalesce(lag.number < d.trimmed_to, false) as expired
 from changefeed.consumer c
 join changefeed.feed f on f.feed_id = c.feed_id
 join changefeed.shard_definition d on d.feed_id = c.feed_id and d.shard = c.shard

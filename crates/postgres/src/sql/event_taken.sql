@@ -4,7 +4,7 @@ select p.*
 from (
     select e.change_id, e.trigger_id, e.generation::bigint, e.tries::integer, e.cut_off::integer,
            e.op::text, e.old, e.new, e.session_variables, e.trace_context,
-           to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+           to_char(e.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') as created_at,
            t.name::text, t.schema_name, t.table_name, e.bits, h.place,
            sum(coalesce(pg_column_size(e.old), 0) + coalesce(pg_column_size(e.new), 0))
                over (order by h.place) as bytes

@@ -1,7 +1,7 @@
-select token_id::text, name::text, digest, scopes,
-       to_char(created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-       to_char(expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
-       coalesce(expires_at <= clock_timestamp(), false),
-       to_char(revoked_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')
-from changefeed.access_token
-order by created_at, token_id
+select t.token_id::text, t.name::text, t.digest, t.scopes,
+       to_char(t.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as created_at,
+       to_char(t.expires_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as expires_at,
+       coalesce(t.expires_at <= clock_timestamp(), false) as expired,
+       to_char(t.revoked_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') as revoked_at
+from changefeed.access_token t
+order by t.created_at, t.token_id

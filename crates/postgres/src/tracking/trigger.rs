@@ -5,6 +5,7 @@ use tokio_postgres::GenericClient;
 
 use super::{Tracked, owners_work};
 use crate::error::db;
+use crate::patience::trigger_right;
 use crate::quote;
 use crate::row::Cells;
 use crate::template::{dollar_quote, fill};
@@ -101,21 +102,10 @@ impl Tracked {
                 ("function", &trigger.function),
             ],
         )?;
-        client.batch_execute(&create).await.map_err(|e| {
-            let error = db(e);
-            match error.kind() {
-                Kind::Permission => Error::new(
-                    Kind::Permission,
-                    format!(
-                        "the database user may not create a trigger on {}",
-                        self.table.name
-                    ),
-                )
-                .advise(format!("grant trigger on {} to this user", self.table.sql))
-                .caused_by(error),
-                _ => error,
-            }
-        })
+        client
+            .batch_execute(&create)
+            .await
+            .map_err(|e| trigger_right(db(e), &self.table))
     }
 
     fn truncate_trigger(&self) -> Result<Trigger> {

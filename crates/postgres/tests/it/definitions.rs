@@ -156,7 +156,7 @@ fn a_table_that_is_written_to_for_too_long_is_named() {
         assert_eq!(error.kind(), Kind::Busy);
         assert_eq!(
             error.to_string(),
-            "somebody has been writing to public.b for too long"
+            "other sessions have been writing to public.b for too long"
         );
         assert!(error.advice().unwrap().starts_with("try again"), "{error}");
         app.run("insert into a default values; commit").await;
@@ -175,7 +175,10 @@ fn a_feed_is_made_and_dropped_without_waiting_for_long_transactions() {
         let refused = |error: Error| {
             assert_eq!(error.kind(), Kind::Busy);
             let said = error.to_string();
-            assert_eq!(said, "somebody has been writing to public.b for too long");
+            assert_eq!(
+                said,
+                "other sessions have been writing to public.b for too long"
+            );
         };
         app.run("begin; insert into b default values").await;
         refused(store.create_feed(&new).await.unwrap_err());

@@ -95,7 +95,7 @@ pub(crate) async fn feed(
         return Err(Problem::new(
             StatusCode::NOT_ACCEPTABLE,
             "invalid",
-            "all shards of a feed are only to be had as a stream of events",
+            "all shards of a feed together can only be read as a stream of events",
         )
         .advise("send 'Accept: text/event-stream', or read the pages of each shard"));
     }

@@ -52,7 +52,7 @@ pub(crate) async fn set(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Forget a consumer, so that it holds nothing back any more.
+/// Remove a consumer, so that it no longer holds back trimming.
 #[utoipa::path(delete, path = "/api/feeds/{feed}/consumers/{consumer}", operation_id = "delete_consumer", tag = "feeds",
     params(("feed" = String, Path), ("consumer" = String, Path)),
     responses((status = 204), Problems))]

@@ -52,7 +52,7 @@ pub(crate) async fn create(
     }))
 }
 
-/// Take a token back.
+/// Revoke a token.
 #[utoipa::path(delete, path = "/api/tokens/{id}", operation_id = "revoke_token", tag = "tokens",
     params(("id" = String, Path)),
     responses((status = 204), Problems))]

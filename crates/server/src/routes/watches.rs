@@ -117,7 +117,7 @@ pub(crate) async fn retry(
     Ok(Json(RetriedOut { retried }))
 }
 
-/// Forget what a function was handed, so that it begins again.
+/// Forget what a function was handed and start it over.
 #[utoipa::path(post, path = "/api/watches/{watch}/reset", operation_id = "reset_watch", tag = "watches",
     params(("watch" = String, Path)), request_body = ResetIn,
     responses((status = 204), Problems))]

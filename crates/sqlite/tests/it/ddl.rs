@@ -206,7 +206,7 @@ async fn a_feed_that_has_lost_one_of_its_triggers_is_a_problem_and_mended() {
     assert_eq!(found().await, [changefeed_core::Severity::Problem]);
     lab.store.refresh_triggers().await.unwrap();
     assert_eq!(found().await, []);
-    // This one goes on, but cannot be made anew.
+    // This one goes on, but cannot be recreated.
     lab.shell("alter table t rename column s to s2").unwrap();
     assert_eq!(found().await, [changefeed_core::Severity::Warning]);
 }
@@ -283,7 +283,7 @@ fn rebuild_renamed(lab: &Lab) {
     .unwrap();
 }
 
-/// SQLite follows the rename in our triggers; they cannot be made anew from what was written.
+/// SQLite follows the rename in our triggers; they cannot be recreated from what was written.
 #[tokio::test]
 async fn a_filter_whose_column_was_renamed_goes_on() {
     let lab = Lab::new().await;
@@ -305,6 +305,6 @@ async fn a_filter_whose_column_was_renamed_goes_on() {
         .unwrap();
     assert_eq!(lab.page(&feed, 0, After::First, 10).await.changes.len(), 1);
     let findings = lab.store.capture_findings().await.unwrap();
-    let told = |f: &changefeed_core::Finding| f.message.contains("cannot be made anew");
+    let told = |f: &changefeed_core::Finding| f.message.contains("cannot be recreated");
     assert!(findings.iter().any(told), "{findings:?}");
 }

@@ -92,11 +92,11 @@ pub async fn promises_9_to_12_hold_under_random_writes_failures_and_deaths(
     };
     let settings = WatchSettings {
         batch: 20,
-        interval: Duration::from_millis(10),
         lease: Duration::from_millis(400),
         renewal: Duration::from_millis(100),
         // Dice never park a row for good: the chance is nil.
         attempts: 1000,
+        ..quick()
     };
     let running = Arc::new(AtomicBool::new(true));
     let written = Arc::new(AtomicU64::new(0));

@@ -19,7 +19,7 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
     };
     let Some(name) = args.name else {
         return Err(crate::usage("the function has no name")
-            .advise("add --name FUNCTION: it goes on where it was when it is started again"));
+            .advise("add --name FUNCTION: a function that is restarted under the same name continues where it stopped"));
     };
     require_current(db.schema().await?)?;
     let settings = args.settings.settings();
