@@ -24,6 +24,8 @@ mod forms;
 mod guides;
 mod history;
 mod http;
+#[cfg(target_os = "linux")]
+mod release;
 #[cfg(unix)]
 mod top;
 #[cfg(feature = "otel")]
