@@ -18,6 +18,7 @@ mod bad_input;
 mod certify;
 mod dashboard;
 mod deploy;
+mod docs;
 mod events;
 mod findings;
 mod forms;
