@@ -122,6 +122,52 @@ fn a_debian_package_is_installed_and_runs() {
     }
 }
 
+#[test]
+fn a_release_is_whole() {
+    let desk = tempfile::tempdir().unwrap();
+    let out = desk.path().join("out");
+    let files = run(python()
+        .arg(repository("deploy/release/make.py"))
+        .args([program(), &out])
+        .arg("--fast"));
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(files.contains(".whl\n"), "{files}");
+    run(Command::new("sha256sum")
+        .args(["--check", "--strict", "SHA256SUMS"])
+        .current_dir(&out));
+    let sums = std::fs::read_to_string(out.join("SHA256SUMS")).unwrap();
+    assert_eq!(sums.lines().count(), files.lines().count());
+
+    let archive = files.lines().find(|file| file.ends_with(".tar.gz"));
+    run(Command::new("tar")
+        .args(["--extract", "--gzip", "--strip-components=1", "--file"])
+        .arg(archive.unwrap())
+        .current_dir(desk.path()));
+    let said = run(Command::new(desk.path().join("changefeed")).arg("--version"));
+    assert_eq!(said, format!("changefeed {version}\n"));
+    assert!(desk.path().join("man/changefeed-serve.1").exists());
+
+    // What it is made of is what cargo has locked, without what only tests need.
+    let made_of = std::fs::read(out.join(format!("changefeed-{version}.cdx.json"))).unwrap();
+    let made_of: serde_json::Value = serde_json::from_slice(&made_of).unwrap();
+    let lock = include_str!("../../../../Cargo.lock");
+    let mut names = Vec::new();
+    for part in made_of["components"].as_array().unwrap() {
+        let (name, version) = (part["name"].as_str().unwrap(), part["version"].as_str());
+        let entry = format!("name = \"{name}\"\nversion = \"{}\"\n", version.unwrap());
+        assert!(lock.contains(&entry), "{entry}");
+        assert!(part["licenses"][0]["expression"].is_string(), "{part}");
+        names.push(name);
+    }
+    assert!(
+        names.len() > 100 && names.contains(&"rusqlite"),
+        "{names:?}"
+    );
+    for test in ["changefeed-testkit", "proptest", "stateright", "insta"] {
+        assert!(!names.contains(&test), "{test}");
+    }
+}
+
 /// As much of a Debian machine as dpkg and useradd look at.
 fn a_machine_at(root: &Path) {
     std::fs::create_dir_all(root.join("var/lib/dpkg/updates")).unwrap();
