@@ -13,7 +13,9 @@ import psycopg
 url, feed, shard = sys.argv[1], sys.argv[2], int(sys.argv[3])
 db = psycopg.connect(url, autocommit=True)
 db.execute("create table if not exists balance (customer bigint primary key, cents bigint not null)")
-db.execute("create table if not exists balance_progress (feed text, shard integer, cursor bigint, primary key (feed, shard))")
+db.execute(
+    "create table if not exists balance_progress (feed text, shard integer, cursor bigint, primary key (feed, shard))"
+)
 db.execute("insert into balance_progress values (%s, %s, null) on conflict do nothing", (feed, shard))
 # Every sweep that has numbered something is announced here. Listen first and read then, so that nothing is missed.
 db.execute("listen changefeed")

@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "deploy" / "debian"
 sys.path.insert(0, str(ROOT / "deploy" / "release"))
 
-from program import Program  # noqa: E402
+from program import Program
 
 CONTROL = """\
 Package: changefeed
@@ -59,7 +59,9 @@ def unit() -> str:
 
 def copyright_notice() -> str:
     mit = (ROOT / "LICENSE-MIT").read_text()
-    return f"changefeed is licensed under MIT or Apache-2.0 (/usr/share/common-licenses/Apache-2.0), as you like.\n\n{mit}"
+    return (
+        f"changefeed is licensed under MIT or Apache-2.0 (/usr/share/common-licenses/Apache-2.0), as you like.\n\n{mit}"
+    )
 
 
 def depends(program: Program) -> str:

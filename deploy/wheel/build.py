@@ -17,7 +17,7 @@ import zipfile
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "deploy" / "release"))
 
-from program import Program  # noqa: E402
+from program import Program
 
 METADATA = """\
 Metadata-Version: 2.1
