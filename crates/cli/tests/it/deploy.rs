@@ -276,6 +276,14 @@ fn what_is_deployed_waits_for_the_program_to_stop() {
 }
 
 #[test]
+fn the_development_container_runs_the_gate() {
+    let container = include_str!("../../../../.devcontainer/devcontainer.json");
+    let container: Value = serde_json::from_str(container).unwrap();
+    let command = container["postCreateCommand"].as_str().unwrap();
+    assert!(command.ends_with("./test quick"), "{command}");
+}
+
+#[test]
 fn there_is_a_manual_page_for_every_command() {
     let directory = tempfile::tempdir().unwrap();
     let written = Command::new(env!("CARGO_BIN_EXE_changefeed"))

@@ -141,3 +141,28 @@ fn every_page_is_in_the_book() {
     assert!(found.remove(Path::new("docs/SUMMARY.md")));
     assert_eq!(once, found);
 }
+
+/// Commands name files of ours, too, where no link does.
+#[test]
+fn every_file_that_is_named_is_there() {
+    let mut files = BTreeSet::from([PathBuf::from("deploy/release.workflow.yaml")]);
+    pages(".", false, &mut files);
+    pages("docs", true, &mut files);
+    pages("examples", true, &mut files);
+    let mut named = BTreeSet::new();
+    for file in &files {
+        let text = std::fs::read_to_string(root().join(file)).unwrap();
+        let letters = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+        for word in text.split(|letter| !letters(letter)) {
+            let word = word.trim_end_matches('.');
+            let ours = ["deploy/", "examples/", "crates/", "docs/"];
+            // `crates/*` and the like end with a slash here.
+            if ours.iter().any(|folder| word.starts_with(folder)) && !word.ends_with('/') {
+                let there = root().join(word).exists();
+                assert!(there, "{}: there is no {word}", file.display());
+                named.insert(word.to_owned());
+            }
+        }
+    }
+    assert!(named.contains("deploy/release/make.py"), "{named:?}");
+}
