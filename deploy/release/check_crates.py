@@ -75,7 +75,7 @@ def complaints(archive: pathlib.Path, ours: dict[str, dict]) -> list[str]:
                 if name in ours and wanted.get("version") != ours[name]["version"]:
                     found.append(f"{name} is wanted as {wanted.get('version')}, but it is {ours[name]['version']}")
                 if "path" in wanted:
-                    found.append(f"{name} is a path, which nobody else has")
+                    found.append(f"{name} is a path, which exists only here")
         for name in files:
             if name.startswith(("src/", "testing/")) and name.endswith(".rs"):
                 for path in included(read(name)):

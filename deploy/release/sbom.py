@@ -16,7 +16,7 @@ PROGRAM = "changefeed-cli"
 
 
 def graph(target: str, features: str) -> dict:
-    # Offline: whoever has built the program has all of it.
+    # Offline: all of it is there once the program was built.
     command = ["cargo", "metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", target]
     if features:
         command += ["--features", features]
