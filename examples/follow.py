@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import pathlib
+import signal
 import sys
 import time
 import urllib.error
@@ -38,9 +39,12 @@ while True:
         # Away, restarted or cut off: the cursor knows where to go on.
         time.sleep(1)
         continue
+    # Ctrl-C waits until it is written down what was printed.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     for change in page["changes"]:
         print(change["cursor"], json.dumps(change["row"]), flush=True)
     # Written beside and moved, so that a crash leaves the old cursor or the new one.
     new = place.with_suffix(".new")
     new.write_text(page["next"])
     new.replace(place)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

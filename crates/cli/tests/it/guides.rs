@@ -63,6 +63,20 @@ fn examples() {
 }
 
 #[test]
+fn examples_on_node() {
+    // `./test` says so in its summary.
+    if std::process::Command::new("node")
+        .arg("--version")
+        .output()
+        .is_err()
+    {
+        eprintln!("not run: there is no node");
+        return;
+    }
+    follow("../../examples/node.md");
+}
+
+#[test]
 fn every_guide_is_followed() {
     let here = include_str!("guides.rs");
     for file in std::fs::read_dir(guides()).unwrap() {

@@ -18,6 +18,7 @@ mod bad_input;
 mod certify;
 mod dashboard;
 mod deploy;
+mod docs;
 mod events;
 mod findings;
 mod forms;
@@ -25,6 +26,8 @@ mod guides;
 mod history;
 mod http;
 mod logs;
+#[cfg(target_os = "linux")]
+mod release;
 #[cfg(unix)]
 mod top;
 #[cfg(feature = "otel")]
