@@ -39,7 +39,7 @@ pub enum Growth {
 impl Default for Retry {
     fn default() -> Self {
         Retry {
-            num_retries: 0,
+            num_retries: 5,
             interval: Duration::from_secs(10),
             timeout: Duration::from_secs(60),
             growth: Growth::Fixed,

@@ -99,7 +99,7 @@ pub(crate) struct CreateTrigger {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: FormatArg,
     /// How many more attempts after a first one that failed
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) retries: u32,
     /// The wait before the next attempt
     #[arg(long, value_name = "S", default_value = "10s", value_parser = seconds)]

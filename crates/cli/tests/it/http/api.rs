@@ -120,7 +120,7 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     let definition = json!({
         "name": "paid", "table": "orders", "insert": true, "manual": true, "webhook": address,
         "header": {"authorization": "hush", "x-team": "shop"},
-        "retries": 0
+        "retries": 5
     });
     let made = post(&serving, "/api/triggers", definition.clone(), 201).await;
     let shown = serving.get("/api/triggers/paid").await;

@@ -62,7 +62,7 @@ struct TriggerText {
     #[serde(default)]
     format: Format,
     /// Attempts after a first one that failed.
-    #[serde(default)]
+    #[serde(default = "default_retries")]
     #[cfg_attr(feature = "openapi", schema(maximum = 10000))]
     retries: u32,
     /// The wait before the next attempt, like `"10s"`.
@@ -99,6 +99,10 @@ struct TriggerText {
     /// Remove dead letters too.
     #[serde(default)]
     clean_up_dead_letters: bool,
+}
+
+fn default_retries() -> u32 {
+    Retry::default().num_retries
 }
 
 fn default_interval() -> Duration {
