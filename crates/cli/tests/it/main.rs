@@ -20,6 +20,7 @@ mod dashboard;
 mod deploy;
 mod docs;
 mod events;
+mod examples;
 mod findings;
 mod forms;
 mod guides;
