@@ -1,5 +1,5 @@
 -- changefeed 2: ULID transactions on PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 --   begin;
 --   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);

@@ -1,5 +1,5 @@
 -- changefeed 3: event triggers on PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two settings that a writer
 -- may make: changefeed.session_variables and changefeed.trace_context. The rest is how it works.

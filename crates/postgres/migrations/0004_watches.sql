@@ -1,5 +1,5 @@
 -- changefeed 4: watches on PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 -- How a changed row gets to a function:
 --   1. A row trigger on the watched table inserts the row's key into `changes_<table_id>`. That is

@@ -1,5 +1,5 @@
 -- changefeed 6: cleaning up does not read the whole log, on PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 
 -- What is finished, by age. Delivery pays for this one, not the writer of the application.
 -- Whoever has a long log makes it beforehand, with CONCURRENTLY: this one keeps writers waiting.

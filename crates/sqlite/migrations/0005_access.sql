@@ -1,5 +1,5 @@
 -- Who may ask, and who answers, version 5.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed_access_token (

@@ -1,5 +1,5 @@
 -- changefeed 2: ULID transactions on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 --   set xact_abort on;
 --   begin transaction;

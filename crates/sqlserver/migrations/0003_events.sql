@@ -1,5 +1,5 @@
 -- changefeed 3: event triggers on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two values of the session
 -- that a writer may set with sp_set_session_context: changefeed.session_variables and

@@ -1,5 +1,5 @@
 -- changefeed 4: watches on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 --
 -- How a changed row gets to a function:
 --   1. Changed keys are noted in the writer's transaction: by the server itself where change tracking

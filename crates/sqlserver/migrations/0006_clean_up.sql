@@ -1,6 +1,6 @@
 -- changefeed 6: cleaning up and trimming do not read all there is, on SQL Server 2017 and later, Azure SQL, and
 -- Babelfish for PostgreSQL.
--- Older programs: those that run may go on; none can be started any more.
+-- Older programs: running instances may continue; older versions can no longer start.
 
 -- What is finished, by age. Delivery pays for this one, not the writer of the application.
 -- Whoever has a long log makes it beforehand, with ONLINE = ON: this one keeps writers waiting.

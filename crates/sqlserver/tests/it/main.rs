@@ -10,5 +10,6 @@
 )]
 
 mod feeds;
+mod migrations;
 mod ulids;
 mod watches;

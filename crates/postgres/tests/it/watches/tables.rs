@@ -265,7 +265,11 @@ fn an_instance_whose_state_is_deleted_says_so() {
         };
         let error = scene.store.take(&scene.watch, take).await.unwrap_err();
         assert_eq!(error.message(), "the state of watch 'f' was deleted");
-        assert!(error.advice().is_some_and(|a| a.contains("is started")));
+        assert!(
+            error
+                .advice()
+                .is_some_and(|a| a.contains("the watch starts"))
+        );
     });
 }
 
