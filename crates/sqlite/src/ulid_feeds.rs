@@ -123,6 +123,7 @@ impl Columns {
             next,
             more,
             incarnation,
+            closed: false,
         })
     }
 
