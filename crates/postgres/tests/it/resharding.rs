@@ -5,13 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    Content, Cursor, DEFAULT_START, Feed, Kind, NewFeed, Op, Remedy, ShardId, Store, SweepGroup,
-    TableName, seek_consumer,
+    After, Content, Cursor, DEFAULT_START, Feed, FeedStore, Kind, NewFeed, Op, Remedy, ShardId,
+    Store, SweepGroup, TableName, seek_consumer,
 };
-use changefeed_testkit::backend::{Backend, PostgresBackend, Session, captured, read_all, settle};
-use changefeed_testkit::postgres::Cluster;
+use changefeed_postgres::PostgresStore;
+use changefeed_testkit::backend::{
+    Backend, PostgresBackend, PostgresSession, Session, captured, read_all, settle,
+};
+use changefeed_testkit::postgres::{Cluster, Database};
 use changefeed_testkit::run;
 use serde_json::Value;
+
+use crate::numbering::restored::{dump, psql};
 
 const GROUP: SweepGroup = SweepGroup(0);
 
@@ -93,6 +98,47 @@ fn writers_of_a_partition_are_waited_for() {
         assert_eq!(count(&*store, &feed, 0).await, 1);
         assert_eq!(count(&*store, &feed, 1).await, 2);
         assert_eq!(count(&*store, &feed, 2).await, 1);
+    });
+}
+
+/// A dump of a feed with closed shards whose last changes have no numbers yet is restored into another cluster: nothing is
+/// over before it was numbered there, and the feed goes on in its newest shards.
+#[test]
+fn closed_shards_are_restored_with_what_waits_in_them() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        let store = backend.installed().await;
+        let app = backend.session().await;
+        app.run("create table t (id int primary key, n int)").await;
+        let feed = store.create_feed(&spread("t", 1)).await.unwrap();
+        app.run("insert into t values (1, 1)").await;
+        settle(&*store, GROUP).await;
+        app.run("update t set n = 2").await;
+        store.reshard(&feed, 2).await.unwrap();
+        app.run("update t set n = 3").await;
+        let cluster = Cluster::start_new();
+        let target = Database::on(&cluster.url()).await;
+        psql(target.url(), &dump(&backend.url()));
+
+        let store = PostgresStore::connect(target.url()).await.unwrap();
+        let restored = PostgresSession::connect(target.url()).await.unwrap();
+        let restored: &dyn Session = &restored;
+        let feed = store.feeds().await.unwrap().remove(0);
+        let first = || store.read(&feed, ShardId(0), After::First, 10);
+        assert!(!first().await.unwrap().closed);
+        restored.run("update t set n = 4").await;
+        for _ in 0..3 {
+            settle(&store, GROUP).await;
+        }
+        let page = first().await.unwrap();
+        assert_eq!((page.changes.len(), page.closed), (2, true));
+        let mut copy = Copy {
+            at: BTreeMap::new(),
+            rows: BTreeMap::new(),
+        };
+        assert!(copy.read(&store).await);
+        assert_eq!(copy.rows[&1]["n"], 4);
+        assert_eq!(count(&store, &feed, 2).await, 2);
     });
 }
 

@@ -14,7 +14,7 @@ use changefeed_testkit::run;
 
 use super::{GROUP, feed, gapless};
 
-pub(super) fn psql(url: &str, input: &[u8]) {
+pub(crate) fn psql(url: &str, input: &[u8]) {
     let mut child = program("psql")
         .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url])
         .stdin(Stdio::piped())
@@ -25,7 +25,7 @@ pub(super) fn psql(url: &str, input: &[u8]) {
     assert!(child.wait().unwrap().success());
 }
 
-fn dump(url: &str) -> Vec<u8> {
+pub(crate) fn dump(url: &str) -> Vec<u8> {
     let output = program("pg_dump").args(["-d", url]).output().unwrap();
     assert!(
         output.status.success(),
