@@ -40,7 +40,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`FeedHandle::follow`] and [`FeedHandle::follow_all`] are streams that never end; [`ConsumerHandle`]
+//! [`FeedHandle::follow`] and [`FeedHandle::follow_all`] are streams that never end (but that of a shard which is closed); [`ConsumerHandle`]
 //! stores cursors in the database.
 //!
 //! # ULID transactions
@@ -171,7 +171,7 @@ pub use changefeed_engine::sinks::{Exec, PostBatches, batch_sink};
 pub use changefeed_engine::supervisor::{InstanceOptions, Role, deliver, unique_name};
 pub use changefeed_engine::{
     CancellationToken, Changefeed, Closure, ConsumerHandle, DispatchOptions, DispatchTotals,
-    Dispatcher, FeedHandle, SweepTotals, Sweeper, TRACES, TriggerHandle, WatchBuilder,
+    Dispatcher, FeedHandle, Generation, SweepTotals, Sweeper, TRACES, TriggerHandle, WatchBuilder,
     WatchFunction, WatchTotals, Watcher,
 };
 

@@ -284,6 +284,8 @@ pub(crate) enum Feed {
     Tail(TailFeed),
     /// Start or stop keeping the row before and after every change of a feed's table
     Images(FeedImages),
+    /// Go on with another number of shards; those that there are get closed
+    Reshard(ReshardFeed),
     /// Give numbers below the start to rows that are older than the feed
     Backfill(BackfillFeed),
     /// Remove old changes that every consumer has read
@@ -470,6 +472,18 @@ pub(crate) struct FeedRetention {
     /// Keep all changes
     #[arg(long, conflicts_with = "trim_after")]
     pub(crate) off: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReshardFeed {
+    /// The feed
+    pub(crate) name: FeedName,
+    /// How many shards it is to have from now on
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i16).range(1..))]
+    pub(crate) shards: i16,
+    /// Do not ask
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, clap::Args)]

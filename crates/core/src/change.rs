@@ -301,6 +301,9 @@ pub struct Page {
     pub more: bool,
     /// The life of the database that its cursors belong to.
     pub incarnation: Incarnation,
+    /// Whether nothing will ever come after this page, because the feed goes on in other
+    /// [shards](crate::Shard::generation).
+    pub closed: bool,
 }
 
 impl Page {
@@ -320,6 +323,7 @@ impl Page {
             next,
             more: false,
             incarnation,
+            closed: false,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Feeds, their shards, and where the rows behind their changes are.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -53,6 +55,79 @@ impl Feed {
             })
     }
 
+    /// The shards that changes are added to.
+    pub fn open_shards(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter().filter(|s| !s.closed)
+    }
+
+    /// The shards in the order in which they are to be read: all of one generation to their ends, then those of the
+    /// next.
+    pub fn generations(&self) -> Vec<Vec<ShardId>> {
+        let mut all: BTreeMap<i16, Vec<ShardId>> = BTreeMap::new();
+        for shard in &self.shards {
+            all.entry(shard.generation).or_default().push(shard.shard);
+        }
+        all.into_values().collect()
+    }
+
+    /// The shards of the generation before that have changes of the same rows as this one, in a captured feed. A value
+    /// that is `a` modulo the one number of shards and `b` modulo the other exists only if `a` and `b` are the same
+    /// modulo what divides both.
+    pub fn parents(&self, shard: ShardId) -> Vec<ShardId> {
+        let Ok(child) = self.shard(shard) else {
+            return Vec::new();
+        };
+        let of = |generation| -> Vec<ShardId> {
+            let all = self.shards.iter();
+            let all = all.filter(|s| Some(s.generation) == generation);
+            all.map(|s| s.shard).collect()
+        };
+        let before = of(child.generation.checked_sub(1));
+        let siblings = of(Some(child.generation));
+        let mut divisor = (before.len(), siblings.len());
+        while divisor.1 > 0 {
+            divisor = (divisor.1, divisor.0 % divisor.1);
+        }
+        let place = siblings.iter().position(|s| *s == shard).unwrap_or(0);
+        let same = |at: usize| divisor.0 > 0 && at % divisor.0 == place % divisor.0;
+        let parents = before.into_iter().enumerate();
+        parents
+            .filter(|(at, _)| same(*at))
+            .map(|(_, s)| s)
+            .collect()
+    }
+
+    /// Checks what can be checked of a new number of shards without a database.
+    pub fn check_reshard(&self, shards: i16) -> Result<()> {
+        let refuse = |message: String| {
+            Err(Error::invalid(message).advise(
+                "where the application chooses the shard, insert into the table `shard` and publish to the new ones",
+            ))
+        };
+        match &self.source {
+            Some(Source::Captured { .. }) => {}
+            _ => {
+                return refuse(format!(
+                    "feed '{}' is not captured from a table, so its writers choose the shard of a change",
+                    self.name
+                ));
+            }
+        }
+        if shards < 1 {
+            return Err(Error::invalid(format!(
+                "a feed needs at least one shard, not {shards}"
+            )));
+        }
+        if shards > 1 && self.source.as_ref().and_then(Source::shard_by).is_none() {
+            return Err(Error::invalid(format!(
+                "feed '{}' has no column that decides the shard of a row",
+                self.name
+            ))
+            .advise("create another feed with --shard-by COLUMN"));
+        }
+        Ok(())
+    }
+
     /// The error for a shard that the database does not have: it never existed, or it was dropped after
     /// `self` was read.
     #[must_use]
@@ -75,6 +150,24 @@ pub struct Shard {
     pub sweep_group: SweepGroup,
     /// Whether waiting readers are woken.
     pub longpoll: bool,
+    /// How often the number of shards had been changed when this one was made. Readers begin with the shards of a
+    /// generation when they have read those of the one before to their ends.
+    pub generation: i16,
+    /// Whether nothing is added to it any more, because there are shards of a later generation.
+    pub closed: bool,
+}
+
+impl Shard {
+    /// A shard of a new feed.
+    pub fn first(shard: i16, sweep_group: SweepGroup) -> Self {
+        Shard {
+            shard: ShardId(shard),
+            sweep_group,
+            longpoll: true,
+            generation: 0,
+            closed: false,
+        }
+    }
 }
 
 /// Where the rows behind a feed's changes are.
@@ -420,4 +513,64 @@ pub struct Trimmed {
     pub removed: u64,
     /// Consumers (with their shard) that have not read yet and kept changes from being removed.
     pub held_back_by: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{ShardRange, ShardValue, shard_of};
+
+    fn resharded(counts: &[i16]) -> Feed {
+        let mut feed = Feed {
+            id: FeedId(1),
+            name: FeedName::trusted("f".to_owned()),
+            comment: None,
+            shards: Vec::new(),
+            source: None,
+            retention: None,
+        };
+        for (generation, count) in (0..).zip(counts) {
+            let first = feed.shards.len().try_into().unwrap();
+            let range = ShardRange::checked(&feed.name, first, *count).unwrap();
+            for shard in range.numbers() {
+                feed.shards.push(Shard {
+                    generation,
+                    ..Shard::first(shard, SweepGroup(0))
+                });
+            }
+        }
+        feed
+    }
+
+    #[test]
+    fn parents_are_the_shards_that_a_row_can_come_from() {
+        for (old, new) in [(1, 4), (4, 1), (2, 4), (4, 6), (6, 4), (3, 5), (5, 5)] {
+            let feed = resharded(&[old, new]);
+            for child in 0..new {
+                let mut expected: Vec<i16> = (0..i64::from(old) * i64::from(new))
+                    .filter(|v| shard_of(ShardValue::Integer(*v), new) == child)
+                    .map(|v| shard_of(ShardValue::Integer(v), old))
+                    .collect();
+                expected.sort_unstable();
+                expected.dedup();
+                let parents: Vec<i16> = feed
+                    .parents(ShardId(old + child))
+                    .iter()
+                    .map(|s| s.0)
+                    .collect();
+                assert_eq!(parents, expected, "{old} to {new}, {child}");
+            }
+            assert!(feed.parents(ShardId(0)).is_empty());
+        }
+    }
+
+    #[test]
+    fn shard_numbers_end() {
+        let name = FeedName::trusted("f".to_owned());
+        let range = |first, count| ShardRange::checked(&name, first, count);
+        assert_eq!(range(32766, 2).unwrap().last(), i16::MAX);
+        assert_eq!(range(-4, 2).unwrap().first, 0);
+        assert!(range(32767, 2).is_err() && range(32768, 1).is_err());
+        assert_eq!(resharded(&[4, 2, 8]).generations().len(), 3);
+    }
 }

@@ -73,7 +73,7 @@ pub use pace::{Backoff, Pace};
 pub use page_join::{PageJoin, PageJoins, PageRows};
 pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
 pub use schema::{Migration, MigrationStep, SCHEMA_VERSION, SchemaState, require_current};
-pub use shard_by::{ShardValue, shard_of};
+pub use shard_by::{ShardRange, ShardValue, shard_of};
 pub use store::{
     AccessStore, ConsumerStore, DefinitionStore, EventStore, FeedStore, InstanceStore, LeaseStore,
     SchemaStore, Store, SweepReport, SweepStore, SweptShard, TriggerStore, UlidStore, WakeStore,

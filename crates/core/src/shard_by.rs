@@ -9,6 +9,8 @@
 //! The formula is built so that a plain SQL expression can compute it: a stock `sqlite3` shell
 //! has no hash function, and must be able to write to a table that feeds a sharded feed.
 
+use crate::{Error, FeedName, Result};
+
 /// A column value, as far as choosing a shard is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ShardValue<'a> {
@@ -18,6 +20,43 @@ pub enum ShardValue<'a> {
     Integer(i64),
     /// Everything else, as text.
     Text(&'a str),
+}
+
+/// The shards that the rows of a table are spread over: those of one generation, whose numbers are dense.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardRange {
+    /// The first of them.
+    pub first: i16,
+    /// How many there are.
+    pub count: i16,
+}
+
+impl ShardRange {
+    /// So many shards from this number on, or an error if there are no such numbers.
+    pub fn checked(feed: &FeedName, first: i32, count: i16) -> Result<Self> {
+        let range = i16::try_from(first.max(0))
+            .map(|first| ShardRange { first, count })
+            .ok();
+        range
+            .filter(|range| count > 0 && range.first.checked_add(count - 1).is_some())
+            .ok_or_else(|| {
+                Error::invalid(format!(
+                    "feed '{feed}' cannot have {count} more shards: their numbers go up to {}",
+                    i16::MAX
+                ))
+                .advise("create another feed")
+            })
+    }
+
+    /// The last of them.
+    pub fn last(self) -> i16 {
+        self.first + (self.count - 1)
+    }
+
+    /// The numbers of all of them.
+    pub fn numbers(self) -> impl Iterator<Item = i16> {
+        self.first..=self.last()
+    }
 }
 
 /// The shard of a value, among `shards` shards numbered from 0.

@@ -48,6 +48,11 @@ pub trait FeedStore: Send + Sync {
     /// Removes a feed with its shards, changes, consumers and triggers.
     async fn drop_feed(&self, feed: &Feed) -> Result<()>;
 
+    /// Goes on with this number of shards: closes those that there are, once everything that was written to them has
+    /// its number, and has the trigger write to new ones. Consumers are registered at their beginning. Waits for the
+    /// transactions that write to the table. All or nothing.
+    async fn reshard(&self, feed: &Feed, shards: i16) -> Result<Feed>;
+
     /// All feeds, by ascending id.
     async fn feeds(&self) -> Result<Vec<Feed>>;
 

@@ -20,6 +20,21 @@ pub fn numbers_at_risk(setting: impl Display) -> String {
 const LIST_FEEDS: &str = "`changefeed feed list` shows the feeds";
 const LIST_TRIGGERS: &str = "`changefeed trigger list` shows the triggers";
 
+/// The error for changing the number of shards of a feed while old rows are put into the present ones.
+pub fn backfill_at_work(feed: &FeedName) -> Error {
+    Error::new(
+        Kind::Busy,
+        format!("a backfill of feed '{feed}' is at work"),
+    )
+    .advise("let it finish, then try again")
+}
+
+/// The error for changing the number of shards of a feed that has shards which its table is not spread over.
+pub fn shards_by_hand(feed: &FeedName) -> Error {
+    Error::invalid(format!("feed '{feed}' has shards that were added by hand"))
+        .advise("remove them from the table `shard`, or create another feed")
+}
+
 /// A feed that was dropped since the caller looked.
 pub fn feed_gone(name: &FeedName) -> Error {
     Error::not_found(format!("feed '{name}' is already gone"))

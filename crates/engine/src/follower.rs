@@ -47,6 +47,8 @@ pub struct Next {
     pub after: After,
     /// The life of the database that it was read in; none if it was not read.
     pub incarnation: Option<Incarnation>,
+    /// Whether nothing will ever come after it.
+    pub closed: bool,
 }
 
 /// Follows a shard, page by page.
@@ -55,6 +57,7 @@ pub struct Follower<P> {
     pages: P,
     after: After,
     incarnation: Option<Incarnation>,
+    closed: bool,
     listener: Listener,
     backoff: Backoff,
 }
@@ -67,6 +70,7 @@ impl<P: Pages> Follower<P> {
             pages,
             after,
             incarnation: None,
+            closed: false,
             backoff: Backoff::default(),
         }
     }
@@ -99,18 +103,26 @@ impl<P: Pages> Follower<P> {
             self.incarnation = Some(incarnation);
         }
         self.after = next.after;
+        self.closed = next.closed;
         Ok((page, next))
     }
 
     /// The next page that has changes, however long it takes: through lost connections and restarts of
-    /// the database. Fails only when a person has to do something.
-    pub async fn next(&mut self) -> Result<P::Page, P::Error> {
+    /// the database. None when the shard is closed and everything was read. Fails only when a person has to do
+    /// something.
+    pub async fn next(&mut self) -> Result<Option<P::Page>, P::Error> {
         loop {
+            if self.closed {
+                return Ok(None);
+            }
             match self.look().await {
                 Ok((page, next)) => {
                     self.backoff.worked();
                     if next.changes {
-                        return Ok(page);
+                        return Ok(Some(page));
+                    }
+                    if next.closed {
+                        continue;
                     }
                     // Times out in silence: see LOOK_AGAIN.
                     let _ = tokio::time::timeout(LOOK_AGAIN, self.listener.news()).await;
@@ -139,7 +151,8 @@ impl<P: Pages> Follower<P> {
         let mut waited = false;
         loop {
             let (page, next) = self.look().await?;
-            if next.changes || Instant::now() >= deadline || stop.is_cancelled() {
+            let over = next.changes || next.closed;
+            if over || Instant::now() >= deadline || stop.is_cancelled() {
                 return Ok(page);
             }
             if !std::mem::replace(&mut waited, true) {
@@ -192,6 +205,7 @@ impl Pages for ShardPages {
             changes: !page.changes.is_empty(),
             after: page.go_on(after),
             incarnation: Some(page.incarnation),
+            closed: page.closed,
         }
     }
 
@@ -200,7 +214,7 @@ impl Pages for ShardPages {
     }
 }
 
-/// The changes of a shard, for ever: see [`Follower::next`].
+/// The changes of a shard, for ever or until it is closed: see [`Follower::next`].
 pub fn follow(
     pages: ShardPages,
     after: After,
@@ -211,7 +225,7 @@ pub fn follow(
         let (mut follower, mut ready) = following?;
         if ready.is_empty() {
             match follower.next().await {
-                Ok(page) => ready.extend(page.changes),
+                Ok(page) => ready.extend(page?.changes),
                 Err(error) => return Some((Err(error), None)),
             }
         }

@@ -8,6 +8,6 @@ mod watch;
 
 pub use consumer::ConsumerHandle;
 pub use database::Changefeed;
-pub use feed::FeedHandle;
+pub use feed::{FeedHandle, Generation};
 pub use trigger::TriggerHandle;
 pub use watch::WatchBuilder;

@@ -19,7 +19,7 @@ mod watcher;
 use changefeed_core::Error;
 pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
 pub use follower::{Follower, Next, Pages, ShardPages, follow};
-pub use handle::{Changefeed, ConsumerHandle, FeedHandle, TriggerHandle, WatchBuilder};
+pub use handle::{Changefeed, ConsumerHandle, FeedHandle, Generation, TriggerHandle, WatchBuilder};
 pub use janitor::{run_janitor, run_trimmer};
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;

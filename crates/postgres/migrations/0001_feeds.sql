@@ -76,7 +76,9 @@ create table changefeed.feed_source (
     source           regclass not null,
     change_id_column text,
     shard_by         text,
+    -- The shards that the rows of a captured table are spread over, from first_shard on.
     shards           smallint not null,
+    first_shard      smallint not null default 0,
     -- Whether its changes keep the row before and after.
     images           boolean not null default false,
     -- Which rows are in it, as the condition was written, and which columns are in its images.
@@ -108,6 +110,10 @@ create table changefeed.shard_definition (
     trimmed_to    bigint not null default 0,
     -- The highest number that backfilling has given.
     backfilled_to bigint,
+    -- How often the number of shards had been changed when this one was made, and whether it was changed again: then
+    -- nothing is added to this one. What was added before may still wait for its number.
+    generation    smallint not null default 0,
+    closed        boolean not null default false,
     primary key (feed_id, shard)
 );
 create unique index ix_sweep_group on changefeed.shard_definition (sweep_group, feed_id, shard);
@@ -131,7 +137,7 @@ create table changefeed.progress (
 
 create view changefeed.shard as
 select d.feed_id, d.shard, d.sweep_group, d.longpoll,
-       p.last_change_sequence_number, p.swept_at as last_sweep_time
+       p.last_change_sequence_number, p.swept_at as last_sweep_time, d.generation, d.closed
 from changefeed.shard_definition d
 cross join lateral (
     select p.last_change_sequence_number, p.swept_at
@@ -254,22 +260,22 @@ begin
             insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard;
+              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
         elsif segment operator(pg_catalog.=) 1 then
             insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard;
+              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
         elsif segment operator(pg_catalog.=) 2 then
             insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard;
+              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
         else
             insert into changefeed.inbox_3 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard;
+              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
         end if;
         if found then
             return new;
@@ -299,6 +305,13 @@ begin
             values (new.feed_id, new.shard, new.change_sequence_number, new.change_id);
             return new;
         end if;
+    end if;
+    if exists (select from changefeed.shard_definition d
+               where d.feed_id operator(pg_catalog.=) new.feed_id
+                 and d.shard operator(pg_catalog.=) new.shard) then
+        raise exception 'changefeed: shard % of feed % is closed', new.shard, new.feed_id
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'The feed goes on in the shards of the next generation, see changefeed.shard.';
     end if;
     raise exception 'changefeed: feed % has no shard %', new.feed_id, new.shard
         using errcode = 'foreign_key_violation',
@@ -400,6 +413,21 @@ begin
     perform changefeed.check_cursor(of_feed, of_shard, after);
 end $$;
 
+-- Whether nothing will ever come after a number: the shard is closed, and everything has its number. In one statement,
+-- because a sweep may be at work.
+create function changefeed.is_over(of_feed smallint, of_shard smallint, after bigint) returns boolean
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan
+set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
+begin
+    return coalesce((
+        select not exists (select from changefeed.numbered n
+                           where n.feed_id = of_feed and n.shard = of_shard
+                             and n.change_sequence_number > coalesce(after, 0))
+               and not exists (select from changefeed.pending p where p.feed_id = of_feed and p.shard = of_shard)
+        from changefeed.shard_definition d
+        where d.feed_id = of_feed and d.shard = of_shard and d.closed), false);
+end $$;
+
 -- Inserting, changing and removing shards ---------------------------------------------------------
 
 -- Keeps writers out for the rest of the transaction, once none is at work. The writers of all feeds
@@ -456,7 +484,7 @@ begin
     else
         if exists (select from changefeed.feed_source f
                    where f.feed_id = old.feed_id and f.kind = 'captured'
-                     and old.shard >= 0 and old.shard < f.shards) then
+                     and old.shard >= f.first_shard and old.shard < f.first_shard + f.shards) then
             raise exception 'changefeed: feed % publishes to shard %, so it cannot be removed',
                 old.feed_id, old.shard
                 using errcode = 'object_in_use',
@@ -727,9 +755,9 @@ begin
            p.feed_id, p.shard, p.last_change_sequence_number, p.sweep_id + 1, '1:1:'::pg_snapshot
     from changefeed.progress p
     order by p.feed_id, p.shard, p.last_change_sequence_number desc, p.sweep_id desc;
-    insert into changefeed.change (feed_id, shard, change_id)
-    select r.feed_id, r.shard, r.change_id from pg_temp.changefeed_restamp r
-    order by r.change_id;
+    -- Not through the view, which refuses what is put into a closed shard: these were there before it was closed.
+    perform changefeed.enter_change(r.feed_id, r.shard, r.change_id)
+    from (select r.* from pg_temp.changefeed_restamp r order by r.change_id) r;
     drop table pg_temp.changefeed_restamp;
     update changefeed.cluster
     set system_identifier = (select s.system_identifier from pg_control_system() s);

@@ -549,7 +549,7 @@ begin
         change_sequence_number := coalesce(after, (
             select d.trimmed_to from changefeed.shard_definition d
             where d.feed_id = of_feed and d.shard = of_shard));
-        kind := 'end';
+        kind := case when changefeed.is_over(of_feed, of_shard, change_sequence_number) then 'closed' else 'end' end;
         op := changefeed.incarnation();
         return next;
         return;
@@ -702,7 +702,8 @@ begin
     end loop;
     change_sequence_number := last;
     change_id := null;
-    kind := case when more then 'more' else 'end' end;
+    kind := case when more then 'more'
+                 when changefeed.is_over(of_feed, of_shard, last) then 'closed' else 'end' end;
     op := changefeed.incarnation();
     key := null;
     old := null;

@@ -37,7 +37,7 @@ impl Session {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
-        feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
+        feed.require_shard_column(source.shards.count, source.shard_by.as_deref())?;
         let table = source.table(&*transaction, feed).await?;
         let row_type = table.hold(&*transaction).await?;
         begin(&*transaction, feed, &table).await?;

@@ -1,6 +1,6 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Result, Source};
+use changefeed_core::{Error, FeedId, Result, ShardRange, Source};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
@@ -43,7 +43,7 @@ pub(crate) async fn install(
     feed: FeedId,
     table: &Table,
     source: &Source,
-    shards: i16,
+    shards: ShardRange,
 ) -> Result<()> {
     write_function(client, feed, table, source, shards).await?;
     create_triggers(client, feed, table, &[Fires::ByRow, Fires::OnTruncate]).await
@@ -92,7 +92,7 @@ pub(crate) async fn write_function(
     feed: FeedId,
     table: &Table,
     source: &Source,
-    shards: i16,
+    shards: ShardRange,
 ) -> Result<()> {
     let shard_by = source.shard_by();
     let shard_column = shard_by.map(|name| table.column(name)).transpose()?;
@@ -131,12 +131,13 @@ pub(crate) async fn write_function(
     let key_numbers: Vec<String> = table.key.iter().map(|c| c.place.to_string()).collect();
     let key_names: Vec<String> = table.key.iter().map(|c| quote::literal(&c.name)).collect();
     let shard_column = format!(
-        "{}, '{{{}}}'::pg_catalog.int2[], array[{}]::pg_catalog.text[], {}::pg_catalog.int2, {}, {shards}",
+        "{}, '{{{}}}'::pg_catalog.int2[], array[{}]::pg_catalog.text[], {}::pg_catalog.int2, {}, {count}",
         quote::literal(&place),
         key_numbers.join(","),
         key_names.join(", "),
         shard_column.map_or("null".to_owned(), |c| c.place.to_string()),
         shard_by.map_or("null".to_owned(), quote::literal),
+        count = shards.count,
     );
     let (old_key, new_key) = (table.key_array("old"), table.key_array("new"));
     let old_shard = table.shard_expression("old", shard_by, shards)?;
@@ -146,7 +147,8 @@ pub(crate) async fn write_function(
         &[
             ("feed", &feed.to_string()),
             ("function", &function_name(feed)),
-            ("last_shard", &(shards - 1).to_string()),
+            ("first_shard", &shards.first.to_string()),
+            ("last_shard", &shards.last().to_string()),
             ("settings", settings),
             (
                 "quote",

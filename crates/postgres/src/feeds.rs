@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use changefeed_core::{
     After, Cursor, Error, Feed, FeedId, FeedName, NewFeed, Page, Result, Retention, Shard, ShardId,
-    ShardState, Source, SweepGroup, TableName, Uuid, words,
+    ShardRange, ShardState, Source, SweepGroup, TableName, Uuid, words,
 };
 use tokio_postgres::GenericClient;
 use tokio_postgres::error::SqlState;
@@ -41,7 +41,8 @@ impl Session {
         let (feeds, shards) = tokio::try_join!(
             client.query(include_str!("sql/feeds.sql"), &[]),
             client.query(
-                "select feed_id, shard, sweep_group, longpoll from changefeed.shard_definition \
+                "select feed_id, shard, sweep_group, longpoll, generation, closed \
+                 from changefeed.shard_definition \
                  order by feed_id, shard",
                 &[],
             ),
@@ -53,6 +54,8 @@ impl Session {
                 shard: ShardId(row.take(1)?),
                 sweep_group: SweepGroup(row.take(2)?),
                 longpoll: row.take(3)?,
+                generation: row.take(4)?,
+                closed: row.take(5)?,
             });
         }
         feeds
@@ -130,11 +133,7 @@ pub(crate) async fn create(client: &impl GenericClient, new: &NewFeed) -> Result
         name: new.name.clone(),
         comment: new.comment.clone(),
         shards: (0..new.shards)
-            .map(|shard| Shard {
-                shard: ShardId(shard),
-                sweep_group: new.sweep_group,
-                longpoll: true,
-            })
+            .map(|shard| Shard::first(shard, new.sweep_group))
             .collect(),
         source,
         retention: new.retention,
@@ -275,6 +274,11 @@ pub(crate) async fn insert_feed(client: &impl GenericClient, new: &NewFeed) -> R
     Ok(FeedId(row.take(0)?))
 }
 
+/// The shards of a new feed.
+fn first_shards(count: i16) -> ShardRange {
+    ShardRange { first: 0, count }
+}
+
 /// Records where the rows are and, for a captured table, creates its trigger. Returns the source
 /// with the table's full name.
 async fn attach(
@@ -301,7 +305,7 @@ async fn attach(
             capture::check(&table)?;
             capture::check_immediate(&table)?;
             Filter::of(&table, source)?.check(client).await?;
-            capture::install(client, feed, &table, source, shards).await?;
+            capture::install(client, feed, &table, source, first_shards(shards)).await?;
             stored.images = source.keeps_images();
             stored.condition = when.as_deref();
             stored.columns = columns.as_deref();

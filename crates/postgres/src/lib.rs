@@ -32,6 +32,7 @@ mod names;
 mod patience;
 mod quote;
 mod read;
+mod reshard;
 mod row;
 mod schema;
 mod session;

@@ -32,9 +32,11 @@ impl Session {
             After::Cursor(Cursor::Number(number)) => Some(number),
             // What is asked for lies in the future, or does not belong here.
             After::Last | After::Time(_) | After::Cursor(_) => {
-                let (bounds, incarnation) = self.bounds(feed, shard).await?;
+                let (bounds, incarnation, closed) = self.bounds(feed, shard).await?;
                 let start = bounds.begin(feed, shard, after)?;
-                return Ok(Page::empty(Cursor::Number(start), incarnation));
+                let mut page = Page::empty(Cursor::Number(start), incarnation);
+                page.closed = closed;
+                return Ok(page);
             }
         };
         let limit = i32::try_from(limit).unwrap_or(i32::MAX);
@@ -55,11 +57,13 @@ impl Session {
         let Some((end, changes)) = rows.split_last() else {
             return Err(without_end());
         };
+        let kind: &str = end.take(2)?;
         Ok(Page {
             changes: changes.iter().map(change).collect::<Result<_>>()?,
             next: Cursor::Number(end.take(0)?),
-            more: end.take::<&str>(2)? == "more",
+            more: kind == "more",
             incarnation: end.take::<&str>(3)?.parse()?,
+            closed: kind == "closed",
         })
     }
 
@@ -102,7 +106,7 @@ impl Session {
         row.take::<&str>(0)?.parse()
     }
 
-    async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<(Bounds, Incarnation)> {
+    async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<(Bounds, Incarnation, bool)> {
         let row = self
             .query_opt(include_str!("sql/bounds.sql"), &[&feed.id.0, &shard.0])
             .await
@@ -112,7 +116,7 @@ impl Session {
             last: row.take(0)?,
             trimmed_to: row.take(1)?,
         };
-        Ok((bounds, row.take::<&str>(2)?.parse()?))
+        Ok((bounds, row.take::<&str>(2)?.parse()?, row.take(3)?))
     }
 }
 

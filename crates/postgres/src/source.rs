@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use changefeed_core::{Error, Feed, FeedId, Result, TableName, words};
+use changefeed_core::{Error, Feed, FeedId, Result, ShardRange, TableName, words};
 use tokio_postgres::types::Type;
 use tokio_postgres::{GenericClient, Row};
 
@@ -152,10 +152,11 @@ impl Table {
         &self,
         alias: &str,
         column: Option<&str>,
-        shards: i16,
+        shards: ShardRange,
     ) -> Result<String> {
+        let ShardRange { first, count } = shards;
         let Some(column) = column else {
-            return Ok("0::pg_catalog.int2".to_owned());
+            return Ok(format!("{first}::pg_catalog.int2"));
         };
         let column = self.column(column)?;
         let value = match column.base_type.as_str() {
@@ -167,7 +168,9 @@ impl Table {
             }
             _ => column.text(alias),
         };
-        Ok(format!("changefeed.shard_of({value}, {shards})"))
+        Ok(format!(
+            "(changefeed.shard_of({value}, {count}) operator(pg_catalog.+) {first}::pg_catalog.int2)"
+        ))
     }
 }
 
@@ -188,7 +191,7 @@ pub(crate) struct StoredSource {
     pub(crate) oid: u32,
     pub(crate) change_id_column: Option<String>,
     pub(crate) shard_by: Option<String>,
-    pub(crate) shards: i16,
+    pub(crate) shards: ShardRange,
     pub(crate) images: bool,
 }
 
@@ -196,7 +199,7 @@ impl StoredSource {
     pub(crate) async fn load(client: &impl GenericClient, feed: FeedId) -> Result<Option<Self>> {
         let row = client
             .query_opt(
-                "select kind = 'captured', source::oid, change_id_column, shard_by, shards, images \
+                "select kind = 'captured', source::oid, change_id_column, shard_by, first_shard, shards, images \
                  from changefeed.feed_source where feed_id = $1 and source is not null",
                 &[&feed.0],
             )
@@ -208,8 +211,11 @@ impl StoredSource {
                 oid: row.take(1)?,
                 change_id_column: row.take(2)?,
                 shard_by: row.take(3)?,
-                shards: row.take(4)?,
-                images: row.take(5)?,
+                shards: ShardRange {
+                    first: row.take(4)?,
+                    count: row.take(5)?,
+                },
+                images: row.take(6)?,
             })
         };
         row.map(source).transpose()

@@ -91,6 +91,7 @@ impl Session {
             next: Cursor::Ulid(next.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, bytes))?),
             more: end.take::<&str>(1)? == "more",
             incarnation: end.take::<&str>(2)?.parse()?,
+            closed: false,
         })
     }
 

@@ -20,6 +20,8 @@ pub(crate) struct Encoded {
     more: bool,
     /// The life of the database; none if nothing was read.
     incarnation: Option<Incarnation>,
+    /// Whether nothing will ever come after it.
+    closed: bool,
     json: OnceLock<Bytes>,
     ndjson: OnceLock<Bytes>,
     events: OnceLock<Bytes>,
@@ -45,6 +47,7 @@ impl Encoded {
             next: page.go_on(after),
             more: page.more,
             incarnation: Some(page.incarnation),
+            closed: page.closed,
             json: OnceLock::new(),
             ndjson: OnceLock::new(),
             events: OnceLock::new(),
@@ -59,6 +62,7 @@ impl Encoded {
             next: after,
             more: true,
             incarnation: None,
+            closed: false,
             json: OnceLock::new(),
             ndjson: OnceLock::new(),
             events: OnceLock::new(),
@@ -82,6 +86,11 @@ impl Encoded {
     /// The life of the database that it was read in.
     pub(crate) fn incarnation(&self) -> Option<Incarnation> {
         self.incarnation
+    }
+
+    /// Whether nothing will ever come after it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
     }
 
     /// Each change with its cursor.
@@ -133,6 +142,9 @@ impl Encoded {
         if let Some(incarnation) = self.incarnation {
             let _ = write!(text, ",\"incarnation\":\"{incarnation}\"");
         }
+        if self.closed {
+            text.push_str(",\"closed\":true");
+        }
     }
 
     /// Server-sent events.
@@ -172,6 +184,7 @@ mod tests {
             changes,
             more: false,
             incarnation: LIFE.parse().unwrap(),
+            closed: false,
         }
     }
 

@@ -147,6 +147,7 @@ impl Pages for SharedPages {
             changes: !page.is_empty(),
             after: page.next(),
             incarnation: page.incarnation(),
+            closed: page.is_closed(),
         }
     }
 }

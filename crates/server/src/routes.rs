@@ -30,6 +30,7 @@ pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
     let (router, mut description) = OpenApiRouter::with_openapi(description::head())
         .routes(routes!(feeds::list, feeds::create))
         .routes(routes!(feeds::show, feeds::remove))
+        .routes(routes!(feeds::reshard))
         .routes(routes!(feeds::backfill))
         .routes(routes!(feeds::trim))
         .routes(routes!(changes::shard))

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use changefeed_core::{After, Cursor, Feed, Incarnation, Kind, Shard, ShardId};
+use changefeed_core::{After, Cursor, Feed, Incarnation, Kind, ShardId};
 use changefeed_engine::Follower;
 use futures_util::StreamExt;
 use futures_util::stream::{self, SelectAll, Stream};
@@ -28,6 +28,8 @@ const PAGE: usize = 500;
 enum News {
     /// There is something.
     Page(Arc<Encoded>),
+    /// Nothing will ever come any more: the feed goes on in other shards.
+    Closed,
     /// It cannot go on.
     End(Problem),
 }
@@ -73,7 +75,8 @@ impl Followed {
             return News::Page(first);
         }
         match self.follower.next().await {
-            Ok(page) => News::Page(page),
+            Ok(Some(page)) => News::Page(page),
+            Ok(None) => News::Closed,
             Err(error) => {
                 let problem = Problem::from(error);
                 if let Some(failure) = problem.failure() {
@@ -89,7 +92,7 @@ impl Followed {
             let mut followed = followed?;
             let shard = followed.follower.pages().shard;
             let news = followed.next().await;
-            let over = matches!(news, News::End(_));
+            let over = !matches!(news, News::Page(_));
             Some(((shard, news), (!over).then_some(followed)))
         })
     }
@@ -113,6 +116,7 @@ pub(crate) async fn shard(
     });
     let news = followed.into_stream().map(|(_, news)| match news {
         News::Page(page) => Told::Text(page.events()),
+        News::Closed => Told::Last(closed()),
         News::End(problem) => Told::Last(ending(&problem)),
     });
     let begin = stream::once(std::future::ready(begin));
@@ -143,22 +147,39 @@ pub(crate) async fn feed(
 ) -> Answer<Response> {
     // Known from the beginning, so that a shard without changes is not forgotten by who resumes.
     let mut at = Places::default();
-    let mut all = SelectAll::new();
+    let mut generations = Vec::new();
     let mut expected = incarnation;
-    for Shard { shard, .. } in &feed.shards {
-        let followed = Followed::begin(app, feed, *shard, places.of(*shard), expected).await?;
-        expected = followed.incarnation;
-        at.begin(*shard, followed.begin);
-        all.push(Box::pin(followed.into_stream()));
+    for shards in feed.generations() {
+        let mut all = SelectAll::new();
+        for shard in shards {
+            let followed = Followed::begin(app, feed, shard, places.of(shard), expected).await?;
+            expected = followed.incarnation;
+            at.begin(shard, followed.begin);
+            all.push(Box::pin(followed.into_stream()));
+        }
+        generations.push(all);
     }
     let begin = Told::Text(format!("id: {at}\n\n").into());
-    let news = all.map(move |(shard, news)| match news {
-        News::Page(page) => Told::Text(at.page(shard, &page)),
-        News::End(problem) => Told::Last(ending(&problem)),
+    // Those of a later generation when all before were read to their ends. When all are closed, the number of
+    // shards was changed meanwhile: a client that connects again is given the new ones.
+    let news = stream::iter(generations).flatten();
+    let news = news.filter_map(move |(shard, news)| {
+        std::future::ready(match news {
+            News::Page(page) => Some(Told::Text(at.page(shard, &page))),
+            News::Closed => None,
+            News::End(problem) => Some(Told::Last(ending(&problem))),
+        })
     });
+    let over = stream::once(std::future::ready(Told::Last(closed())));
+    let news = news.chain(over);
     let begin = stream::once(std::future::ready(begin));
     let response = answer(app, rights, seat, feed, begin.chain(news));
     Ok(tell(response, expected))
+}
+
+/// Nothing will come any more in this stream.
+fn closed() -> Bytes {
+    Bytes::from_static(b"event: closed\ndata: {}\n\n")
 }
 
 fn ending(problem: &Problem) -> Bytes {

@@ -58,6 +58,10 @@ create table changefeed_shard_def (
   -- The newest backfilled number while a backfill is at work. Readers below the start stop
   -- here, or they would jump over what is still to come.
   frontier    integer,
+  -- How often the number of shards had been changed when this one was made, and whether it was changed again: then
+  -- nothing is added to this one.
+  generation  integer not null default 0,
+  closed      integer not null default 0,
   primary key (feed_id, shard)
 ) strict, without rowid;
 
@@ -119,8 +123,9 @@ create table changefeed_feed_source (
   table_name   text not null,
   change_id_column text,
   shard_by text,
-  -- How many shards the rows are spread over; shards added by hand later get none of them.
+  -- How many shards the rows are spread over, from which one on; shards added by hand later get none of them.
   shards   integer not null,
+  first_shard integer not null default 0,
   -- Whether its changes keep the row before and after.
   images   integer not null default 0,
   -- Which rows are in it, as the condition was written, and which columns are in its images, as a JSON array.
@@ -172,7 +177,7 @@ create table changefeed_weight (
 -- one more page to write for every change. Nothing is swept, so last_sweep_time is when the
 -- shard last got a number, to within a second.
 create view changefeed_shard
-  (feed_id, shard, sweep_group, longpoll, last_change_sequence_number, last_sweep_time) as
+  (feed_id, shard, sweep_group, longpoll, last_change_sequence_number, last_sweep_time, generation, closed) as
   select d.feed_id, d.shard, d.sweep_group, d.longpoll,
          max(d.start, d.trimmed,
              coalesce((select max(n.change_sequence_number) from changefeed_numbered n
@@ -180,7 +185,8 @@ create view changefeed_shard
          (select strftime('%Y-%m-%d %H:%M:%f', p.marked_at / 86400000.0 + 2440587.5)
             from changefeed_progress p
            where p.feed_id = d.feed_id and p.shard = d.shard
-           order by p.change_sequence_number desc limit 1)
+           order by p.change_sequence_number desc limit 1),
+         d.generation, d.closed
     from changefeed_shard_def d;
 
 create trigger changefeed_shard_insert instead of insert on changefeed_shard
@@ -282,7 +288,10 @@ begin
                  coalesce((select max(n.change_sequence_number) from changefeed_numbered n
                             where n.feed_id = new.feed_id and n.shard = new.shard), 0)),
          coalesce(new.change_id, (select value from changefeed_change_id))
-    from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard;
+    from changefeed_shard_def d where d.feed_id = new.feed_id and d.shard = new.shard and d.closed = 0;
+  select raise(abort, 'changefeed: this shard is closed; the feed goes on in those of the next generation, see changefeed_shard')
+    from changefeed_shard_def d
+   where changes() = 0 and d.feed_id = new.feed_id and d.shard = new.shard;
   select raise(abort, 'changefeed: this feed has no such shard; insert it into changefeed_shard first')
    where changes() = 0;
 end;

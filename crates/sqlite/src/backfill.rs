@@ -15,7 +15,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use crate::error::Explain;
 use crate::filter::Filter;
 use crate::source::{MAX_KEY, Table};
-use crate::{capture, quote};
+use crate::{capture, feeds, quote};
 
 /// How far below the start the numbers begin.
 const ROOM: i64 = 1_000_000_000_000_000;
@@ -272,14 +272,7 @@ impl Rows {
             ))
             .advise("`changefeed trigger backfill` makes events of existing rows"));
         }
-        let shards: i16 = tx
-            .query_row(
-                "select shards from changefeed_feed_source where feed_id = ?1",
-                [feed.id.0],
-                |row| row.get(0),
-            )
-            .optional()
-            .explained()?
+        let shards = feeds::shards(tx, feed.id)?
             .ok_or_else(|| Error::not_found(format!("feed '{}' is already gone", feed.name)))?;
         let table = Table::behind(tx, feed, source)?;
         let shard_by = source.shard_by().map(|c| table.column(c)).transpose()?;

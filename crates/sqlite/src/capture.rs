@@ -6,7 +6,7 @@
 //!
 //! How rows are seen that a REPLACE removes is told in `staging.rs`.
 
-use changefeed_core::{Error, FeedId, Kind, Result, Source};
+use changefeed_core::{Error, FeedId, Kind, Result, ShardRange, Source};
 use rusqlite::Connection;
 
 use crate::arrange;
@@ -48,11 +48,18 @@ pub(crate) fn shard_expression(value: &str, shards: i16) -> Result<String> {
 }
 
 /// The shard of a row after an alias, by a column of its table.
-pub(crate) fn row_shard(alias: &str, shard_by: Option<&str>, shards: i16) -> Result<String> {
-    match shard_by {
-        Some(column) => shard_expression(&format!("{alias}.{}", quote::identifier(column)), shards),
-        None => Ok("0".to_owned()),
-    }
+pub(crate) fn row_shard(alias: &str, shard_by: Option<&str>, shards: ShardRange) -> Result<String> {
+    let ShardRange { first, count } = shards;
+    let Some(column) = shard_by.filter(|_| count > 1) else {
+        return Ok(first.to_string());
+    };
+    let value = format!("{alias}.{}", quote::identifier(column));
+    let shard = shard_expression(&value, count)?;
+    Ok(match first {
+        // As it was before the number of shards could be changed: triggers are compared word for word.
+        0 => shard,
+        _ => format!("({first} + {shard})"),
+    })
 }
 
 /// The names of our key columns, as many as a key has.
@@ -66,9 +73,9 @@ pub(crate) fn install(
     feed: FeedId,
     table: &Table,
     source: &Source,
-    shards: i16,
+    shards: ShardRange,
 ) -> Result<()> {
-    if shards > 1 {
+    if shards.count > 1 {
         check_encoding(connection)?;
     }
     for trigger in triggers(connection, feed, table, source, shards)? {
@@ -152,7 +159,7 @@ pub(crate) fn triggers(
     feed: FeedId,
     table: &Table,
     source: &Source,
-    shards: i16,
+    shards: ShardRange,
 ) -> Result<Vec<Trigger>> {
     let shard_by = source.shard_by();
     let filter = Filter::of(table, source)?;
@@ -163,7 +170,7 @@ pub(crate) fn triggers(
         row_shard("old", shard_by, shards)?,
         row_shard("new", shard_by, shards)?,
     );
-    let spread = shards > 1;
+    let spread = shards.count > 1;
     // Whatever the columns' collations: to a reader, `a` and `A` are two keys.
     let exactly: Vec<String> = old_key
         .iter()

@@ -5,7 +5,8 @@
 //! so the rows that a REPLACE may remove are noted with all their values (`staging.rs`).
 
 use changefeed_core::{
-    Error, FeedId, FeedName, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates,
+    Error, FeedId, FeedName, Kind, OrderBy, Result, ShardRange, TriggerDefinition, TriggerId,
+    Updates,
 };
 use rusqlite::Connection;
 
@@ -359,7 +360,13 @@ impl Plan {
     fn shard(&self, alias: &str) -> Result<String> {
         self.binding.as_ref().map_or_else(
             || Ok("null".to_owned()),
-            |binding| capture::row_shard(alias, binding.shard_by.as_deref(), binding.shards),
+            |binding| {
+                let shards = ShardRange {
+                    first: 0,
+                    count: binding.shards,
+                };
+                capture::row_shard(alias, binding.shard_by.as_deref(), shards)
+            },
         )
     }
 

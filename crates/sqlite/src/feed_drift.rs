@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use changefeed_core::{Feed, Finding, Result, Severity, Source};
+use changefeed_core::{Feed, Finding, Result, Severity, ShardRange, Source};
 use rusqlite::{Connection, params};
 
 use crate::error::Explain;
@@ -19,7 +19,7 @@ struct Drifted {
     feed: Feed,
     table: Table,
     source: Source,
-    shards: i16,
+    shards: ShardRange,
     lost: bool,
     /// Its triggers are as they should be, because SQLite has followed a renamed column of the key in them.
     renamed_only: bool,
@@ -58,11 +58,12 @@ fn drifted(tx: &Connection) -> Result<Vec<Drifted>> {
         if table.check_capture(tx).is_err() {
             continue;
         }
-        let (shards, key_names): (i16, Option<String>) = tx
-            .prepare_cached(
-                "select shards, key_names from changefeed_feed_source where feed_id = ?1",
-            )
-            .and_then(|mut s| s.query_row([feed.id.0], |row| Ok((row.get(0)?, row.get(1)?))))
+        let Some(shards) = feeds::shards(tx, feed.id)? else {
+            continue;
+        };
+        let key_names: Option<String> = tx
+            .prepare_cached("select key_names from changefeed_feed_source where feed_id = ?1")
+            .and_then(|mut s| s.query_row([feed.id.0], |row| row.get(0)))
             .explained()?;
         let there: BTreeMap<String, String> = tx
             .prepare_cached(

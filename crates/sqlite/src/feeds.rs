@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use changefeed_core::{
     After, Backfill, Cursor, Dialect, Erased, Error, Feed, FeedId, FeedName, FeedStore,
-    Incarnation, NewFeed, Page, Result, Retention, Shard, ShardId, ShardState, Source, SweepGroup,
-    TableName, Trimmed, Uuid, words,
+    Incarnation, NewFeed, Page, Result, Retention, Shard, ShardId, ShardRange, ShardState, Source,
+    SweepGroup, TableName, Trimmed, Uuid, words,
 };
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -14,7 +14,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use crate::error::Explain;
 use crate::filter::DIALECT;
 use crate::source::Table;
-use crate::{SqliteStore, backfill, capture, erase, read, triggers, trim, ulid_feeds};
+use crate::{SqliteStore, backfill, capture, erase, read, reshard, triggers, trim, ulid_feeds};
 
 #[async_trait]
 impl FeedStore for SqliteStore {
@@ -31,6 +31,13 @@ impl FeedStore for SqliteStore {
     async fn drop_feed(&self, feed: &Feed) -> Result<()> {
         let feed = feed.clone();
         self.writing(move |tx| drop(tx, &feed)).await
+    }
+
+    async fn reshard(&self, feed: &Feed, shards: i16) -> Result<Feed> {
+        feed.check_reshard(shards)?;
+        let feed = feed.clone();
+        self.writing(move |tx| reshard::reshard(tx, &feed, shards))
+            .await
     }
 
     async fn feeds(&self) -> Result<Vec<Feed>> {
@@ -113,11 +120,7 @@ pub(crate) fn create(tx: &Connection, new: NewFeed) -> Result<Feed> {
         name: new.name,
         comment: new.comment,
         shards: (0..new.shards)
-            .map(|shard| Shard {
-                shard: ShardId(shard),
-                sweep_group: new.sweep_group,
-                longpoll: true,
-            })
+            .map(|shard| Shard::first(shard, new.sweep_group))
             .collect(),
         source,
         retention: new.retention,
@@ -147,21 +150,35 @@ pub(crate) fn change(tx: &Connection, feed: &Feed) -> Result<()> {
     let Some(source @ Source::Captured { images, .. }) = &feed.source else {
         return Ok(());
     };
-    let shards: Option<i16> = tx
-        .query_row(
-            "update changefeed_feed_source set images = ?2 where feed_id = ?1 and images <> ?2 \
-             returning shards",
+    let changed = tx
+        .execute(
+            "update changefeed_feed_source set images = ?2 where feed_id = ?1 and images <> ?2",
             params![feed.id.0, images],
-            |row| row.get(0),
         )
-        .optional()
         .explained()?;
-    if let Some(shards) = shards {
+    if changed > 0
+        && let Some(shards) = shards(tx, feed.id)?
+    {
         let table = Table::behind(tx, feed, source)?;
         capture::remove(tx, feed.id)?;
         capture::install(tx, feed.id, &table, source, shards)?;
     }
     Ok(())
+}
+
+/// The shards that the rows of a feed's table are spread over.
+pub(crate) fn shards(tx: &Connection, feed: FeedId) -> Result<Option<ShardRange>> {
+    tx.prepare_cached("select first_shard, shards from changefeed_feed_source where feed_id = ?1")
+        .and_then(|mut s| {
+            s.query_row([feed.0], |row| {
+                Ok(ShardRange {
+                    first: row.get(0)?,
+                    count: row.get(1)?,
+                })
+            })
+            .optional()
+        })
+        .explained()
 }
 
 pub(crate) fn drop(tx: &Connection, feed: &Feed) -> Result<()> {
@@ -244,7 +261,11 @@ fn attach(tx: &Connection, feed: FeedId, source: &Source, shards: i16) -> Result
                 when: when.clone(),
                 columns: columns.transpose()?,
             };
-            capture::install(tx, feed, &table, &named, shards)?;
+            let range = ShardRange {
+                first: 0,
+                count: shards,
+            };
+            capture::install(tx, feed, &table, &named, range)?;
             ("captured", named)
         }
         Source::Joined {
@@ -331,7 +352,8 @@ pub(crate) fn list(tx: &Connection) -> Result<Vec<Feed>> {
     let mut shards: BTreeMap<i16, Vec<Shard>> = BTreeMap::new();
     let mut statement = tx
         .prepare_cached(
-            "select feed_id, shard, sweep_group, longpoll <> 0 from changefeed_shard_def \
+            "select feed_id, shard, sweep_group, longpoll <> 0, generation, closed \
+             from changefeed_shard_def \
              order by feed_id, shard",
         )
         .explained()?;
@@ -341,6 +363,8 @@ pub(crate) fn list(tx: &Connection) -> Result<Vec<Feed>> {
             shard: ShardId(row.get(1).explained()?),
             sweep_group: SweepGroup(row.get(2).explained()?),
             longpoll: row.get(3).explained()?,
+            generation: row.get(4).explained()?,
+            closed: row.get(5).explained()?,
         };
         shards
             .entry(row.get(0).explained()?)

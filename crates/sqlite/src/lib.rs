@@ -61,6 +61,7 @@ mod instances;
 mod leases;
 mod quote;
 mod read;
+mod reshard;
 mod schema;
 mod source;
 mod staging;

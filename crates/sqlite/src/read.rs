@@ -23,6 +23,8 @@ pub(crate) struct Bounds {
     pub(crate) last: i64,
     /// The life of the database.
     incarnation: String,
+    /// Whether nothing is added to it any more.
+    closed: bool,
 }
 
 impl Bounds {
@@ -37,6 +39,7 @@ impl Bounds {
                         frontier: row.get(2)?,
                         incarnation: row.get(3)?,
                         last: row.get(4)?,
+                        closed: row.get(5)?,
                     })
                 })
                 .optional()
@@ -97,7 +100,9 @@ pub(crate) fn page(
     }
     let from = bounds.begin(feed, shard, after)?;
     if from >= bounds.last {
-        return Ok(Page::empty(Cursor::Number(from), incarnation));
+        let mut page = Page::empty(Cursor::Number(from), incarnation);
+        page.closed = bounds.closed;
+        return Ok(page);
     }
     let (sql, key) = statement(tx, feed)?;
     let mut statement = tx.prepare_cached(&sql).explained()?;
@@ -162,6 +167,7 @@ pub(crate) fn page(
         .last()
         .map_or(Cursor::Number(from), |change| change.cursor);
     Ok(Page {
+        closed: bounds.closed && !more && bounds.end(from) == i64::MAX,
         changes,
         next,
         more,

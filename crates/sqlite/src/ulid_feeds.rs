@@ -124,6 +124,7 @@ impl Columns {
             next,
             more,
             incarnation,
+            closed: false,
         })
     }
 

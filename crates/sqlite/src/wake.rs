@@ -211,7 +211,7 @@ impl Shared {
 }
 
 /// The newest number of a shard, the frontier of its backfill, and where its ULIDs stand.
-type Position = (i64, Option<i64>, Option<[u8; 8]>, Option<i64>);
+type Position = (i64, Option<i64>, Option<[u8; 8]>, Option<i64>, bool);
 
 /// A connection that only looks, and what it saw last.
 struct Watch {
@@ -265,6 +265,7 @@ impl Watch {
                 row.get(3).explained()?,
                 row.get(4).explained()?,
                 row.get(5).explained()?,
+                row.get(6).explained()?,
             );
             if self.seen.insert(key, state) != Some(state) {
                 moved.push((FeedId(key.0), ShardId(key.1)));

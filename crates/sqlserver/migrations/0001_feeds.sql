@@ -104,6 +104,10 @@ create table changefeed.shard (
     -- The highest number that trimming has removed, and that backfilling has given.
     trimmed_to                  bigint not null constraint df_shard_trimmed default 0,
     backfilled_to               bigint null,
+    -- How often the number of shards had been changed when this one was made, and whether it was changed again: then
+    -- nothing is added to this one. What was added before may still wait for its number.
+    generation                  smallint not null constraint df_shard_generation default 0,
+    closed                      bit not null constraint df_shard_closed default 0,
     constraint pk_shard primary key nonclustered (feed_id, shard)
 );
 create unique clustered index ix_sweep_group on changefeed.shard (sweep_group, feed_id, shard);
@@ -130,7 +134,9 @@ create table changefeed.feed_source (
     table_id         int null,
     change_id_column nvarchar(128) null,
     shard_by         nvarchar(128) null,
+    -- The shards that the rows of a captured table are spread over, from first_shard on.
     shards           smallint not null,
+    first_shard      smallint not null constraint df_feed_source_first default 0,
     -- Whether its changes keep the row before and after.
     images           bit not null constraint df_feed_source_images default 0,
     -- Which rows are in it, as the condition was written, and which columns are in its images, as a JSON array.

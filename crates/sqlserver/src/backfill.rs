@@ -25,7 +25,7 @@ impl Session {
             ))
             .advise("create feeds with --from TABLE or --rows TABLE"));
         };
-        feed.require_shard_column(source.shards, source.shard_by.as_deref())?;
+        feed.require_shard_column(source.shards.count, source.shard_by.as_deref())?;
         let table = source.table(connection, feed).await?;
         begin(connection, feed, &table).await?;
         let sql = statement(&source, &table, feed.source.as_ref())?;

@@ -1,6 +1,6 @@
 //! The trigger that publishes every change of a table.
 
-use changefeed_core::{Error, FeedId, Result, Source, fill};
+use changefeed_core::{Error, FeedId, Result, ShardRange, Source, fill};
 
 use crate::connection::Connection;
 use crate::filter::Filter;
@@ -19,7 +19,7 @@ pub(crate) async fn install(
     feed: FeedId,
     table: &Table,
     source: &Source,
-    shards: i16,
+    shards: ShardRange,
     patience: Patience,
 ) -> Result<()> {
     let sql = trigger(feed, table, source, shards)?;
@@ -27,7 +27,12 @@ pub(crate) async fn install(
 }
 
 /// The trigger as SQL.
-pub(crate) fn trigger(feed: FeedId, table: &Table, source: &Source, shards: i16) -> Result<String> {
+pub(crate) fn trigger(
+    feed: FeedId,
+    table: &Table,
+    source: &Source,
+    shards: ShardRange,
+) -> Result<String> {
     let shard_by = source.shard_by();
     let filter = Filter::of(table, source)?;
     if source.keeps_images() {
@@ -219,7 +224,7 @@ mod tests {
             FeedId(1),
             &table(None),
             &Source::captured(TableName::unqualified("t")),
-            1,
+            ShardRange { first: 0, count: 1 },
         )
         .unwrap();
         let first_write = sql.find("insert into").unwrap();

@@ -5,7 +5,7 @@
 //! primary key.
 
 use changefeed_core::{
-    Error, FeedId, OrderBy, Result, TriggerDefinition, TriggerId, Updates, fill,
+    Error, FeedId, OrderBy, Result, ShardRange, TriggerDefinition, TriggerId, Updates, fill,
 };
 
 use crate::capture;
@@ -415,7 +415,11 @@ impl<'a> Plan<'a> {
         };
         let column = self.definition.capture.feed.as_ref();
         let column = column.and_then(|f| f.shard_by.as_deref());
-        self.table.shard_expression(alias, column, binding.shards)
+        let shards = ShardRange {
+            first: 0,
+            count: binding.shards,
+        };
+        self.table.shard_expression(alias, column, shards)
     }
 
     fn row(&self, alias: &str) -> String {

@@ -2,7 +2,9 @@
 //! its table and the column that decides the shard: if one of these was renamed, every write fails
 //! until the trigger is recreated.
 
-use changefeed_core::{Error, FeedId, Finding, Result, Severity, Source, TableName, words};
+use changefeed_core::{
+    Error, FeedId, Finding, Result, Severity, ShardRange, Source, TableName, words,
+};
 use tiberius::Row;
 
 use crate::capture;
@@ -21,7 +23,7 @@ struct Look {
     feed: FeedId,
     name: String,
     source: Source,
-    shards: i16,
+    shards: ShardRange,
     /// None if it is gone.
     table: Option<Table>,
     /// The database trigger as it is, if it is on the table.
@@ -62,7 +64,10 @@ impl Look {
             moved.get_or_insert(gone.advise(again));
             keyless = true;
         }
-        let shards = row.maybe(4)?.unwrap_or(1);
+        let shards = ShardRange {
+            first: row.maybe(12)?.unwrap_or(0),
+            count: row.maybe(4)?.unwrap_or(1),
+        };
         let platform = connection.platform();
         let wanted = match &table {
             Some(table) => capture::check(table)

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use changefeed_core::{
     After, Backfill, Cursor, Error, Feed, FeedId, FeedName, NewFeed, Page, Result, Retention,
-    Shard, ShardId, ShardState, Source, SweepGroup, TableName, Uuid, crash_point, fill, words,
+    Shard, ShardId, ShardRange, ShardState, Source, SweepGroup, TableName, Uuid, crash_point, fill,
+    words,
 };
 use tiberius::Row;
 
@@ -55,7 +56,7 @@ impl Session {
         let connection = &mut *self.connection;
         let shards = connection
             .query(
-                "select feed_id, shard, sweep_group, longpoll from changefeed.shard \
+                "select feed_id, shard, sweep_group, longpoll, generation, closed from changefeed.shard \
                  order by feed_id, shard",
                 &[],
             )
@@ -67,6 +68,8 @@ impl Session {
                 shard: ShardId(row.take(1)?),
                 sweep_group: SweepGroup(row.take(2)?),
                 longpoll: row.says(3)?,
+                generation: row.take(4)?,
+                closed: row.says(5)?,
             });
         }
         feeds
@@ -147,11 +150,7 @@ pub(crate) async fn create(connection: &mut Connection, new: &NewFeed) -> Result
         name: new.name.clone(),
         comment: new.comment.clone(),
         shards: (0..new.shards)
-            .map(|shard| Shard {
-                shard: ShardId(shard),
-                sweep_group: new.sweep_group,
-                longpoll: true,
-            })
+            .map(|shard| Shard::first(shard, new.sweep_group))
             .collect(),
         source,
         retention: new.retention,
@@ -329,7 +328,11 @@ async fn attach(
                 columns: shown.map(|all| all.into_iter().map(|c| c.name).collect()),
             };
             let patience = Patience::Person;
-            capture::install(connection, feed, &table, &named, shards, patience).await?;
+            let range = ShardRange {
+                first: 0,
+                count: shards,
+            };
+            capture::install(connection, feed, &table, &named, range, patience).await?;
             stored.images = named.keeps_images();
             stored.condition = when.clone();
             stored.columns = named

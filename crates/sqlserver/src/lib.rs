@@ -32,6 +32,7 @@ mod leases;
 mod platform;
 mod quote;
 mod read;
+mod reshard;
 mod row;
 mod schema;
 mod session;

@@ -19,6 +19,8 @@ struct Ends {
     start: i64,
     backfill_began: bool,
     incarnation: Incarnation,
+    /// Whether nothing comes after the last number any more.
+    closed: bool,
 }
 
 const INCARNATION: &str =
@@ -59,12 +61,17 @@ impl Session {
         let next = changes
             .last()
             .map_or(Cursor::Number(start), |change| change.cursor);
+        // A shard that never had a live change ends at its start, which is no cursor of a change.
+        let last = ends.bounds.last;
+        let none = changes.is_empty() && last == ends.start;
+        let closed = ends.closed && (none || next.number() == Some(last));
         Ok(Page {
             changes,
             next,
             // What comes after a gap is not to be had yet.
             more: more && whole,
             incarnation: ends.incarnation,
+            closed,
         })
     }
 
@@ -157,6 +164,7 @@ fn ends_of(row: &Row) -> Result<Option<Ends>> {
         start: row.take(2)?,
         backfill_began: row.take::<i32>(3)? > 0,
         incarnation: row.take::<&str>(4)?.parse()?,
+        closed: row.says(5)?,
     }))
 }
 

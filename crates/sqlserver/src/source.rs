@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use changefeed_core::{
-    Error, Feed, FeedId, Kind, PageJoin, PageJoins, PageRows, Result, Source, TableName, words,
+    Error, Feed, FeedId, Kind, PageJoin, PageJoins, PageRows, Result, ShardRange, Source,
+    TableName, words,
 };
 
 use crate::connection::Connection;
@@ -277,10 +278,11 @@ impl Table {
         &self,
         alias: &str,
         column: Option<&str>,
-        shards: i16,
+        shards: ShardRange,
     ) -> Result<String> {
+        let ShardRange { first, count } = shards;
         let Some(column) = column else {
-            return Ok("convert(smallint, 0)".to_owned());
+            return Ok(format!("convert(smallint, {first})"));
         };
         let column = self.column(column)?;
         if column.is_integer() {
@@ -289,11 +291,11 @@ impl Table {
                 quote::identifier(&column.name)
             );
             return Ok(format!(
-                "convert(smallint, isnull(({value} % {shards} + {shards}) % {shards}, 0))"
+                "convert(smallint, {first} + isnull(({value} % {count} + {count}) % {count}, 0))"
             ));
         }
         Ok(format!(
-            "changefeed.shard_of({}, {shards})",
+            "convert(smallint, {first} + changefeed.shard_of({}, {count}))",
             json::text(column, alias)
         ))
     }
@@ -327,7 +329,7 @@ pub(crate) struct StoredSource {
     pub(crate) table_id: i32,
     pub(crate) change_id_column: Option<String>,
     pub(crate) shard_by: Option<String>,
-    pub(crate) shards: i16,
+    pub(crate) shards: ShardRange,
     pub(crate) images: bool,
     pub(crate) key_columns: Option<String>,
 }
@@ -337,7 +339,7 @@ impl StoredSource {
         let rows = connection
             .query(
                 "select convert(nvarchar(10), kind), table_id, change_id_column, shard_by, shards, images, \
-                   convert(nvarchar(200), key_columns) \
+                   convert(nvarchar(200), key_columns), first_shard \
                  from changefeed.feed_source where feed_id = @P1 and table_id is not null",
                 &[&feed.0],
             )
@@ -348,7 +350,10 @@ impl StoredSource {
                 table_id: row.take(1)?,
                 change_id_column: row.maybe_text(2)?,
                 shard_by: row.maybe_text(3)?,
-                shards: row.maybe(4)?.unwrap_or(1),
+                shards: ShardRange {
+                    first: row.maybe(7)?.unwrap_or(0),
+                    count: row.maybe(4)?.unwrap_or(1),
+                },
                 images: row.says(5)?,
                 key_columns: row.maybe_text(6)?,
             })

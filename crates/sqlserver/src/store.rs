@@ -78,6 +78,11 @@ impl FeedStore for SqlServerStore {
             .await
     }
 
+    async fn reshard(&self, feed: &Feed, shards: i16) -> Result<Feed> {
+        self.call(Limit::ADMIN, async |s| s.reshard(feed, shards).await)
+            .await
+    }
+
     async fn feeds(&self) -> Result<Vec<Feed>> {
         self.call(Limit::BRIEF, async |s| s.feeds().await).await
     }

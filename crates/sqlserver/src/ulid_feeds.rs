@@ -140,6 +140,7 @@ impl Session {
             next,
             more,
             incarnation: incarnation.parse()?,
+            closed: false,
         })
     }
 

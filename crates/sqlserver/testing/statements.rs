@@ -1,7 +1,7 @@
 //! Every statement of ours, for those who want to judge them without a server: what lies in files,
 //! and what is generated for a set of nasty tables.
 
-use changefeed_core::{Error, FeedId, Result, Source, TableName, fill};
+use changefeed_core::{Error, FeedId, Result, ShardRange, Source, TableName, fill};
 
 use crate::source::{Column, StoredSource, Table, captured, joined};
 use crate::{backfill, capture, event_statements, feeds, quote, ulid_feeds, watch_statements};
@@ -58,6 +58,10 @@ pub fn statements() -> Result<Vec<(String, String)>> {
         let some = if number == 0 { ways.len() } else { 1 };
         for (shards, shard_by) in ways.into_iter().take(some) {
             let feed = FeedId(i16::try_from(number).unwrap_or_default() * 10 + shards);
+            let shards = ShardRange {
+                first: 4,
+                count: shards,
+            };
             let named: Vec<String> = table.columns.iter().map(|c| c.name.clone()).collect();
             let some = [(false, false), (true, false), (true, true)];
             let sources = some.map(|(images, filtered)| Source::Captured {

@@ -174,6 +174,13 @@ pub struct Words {
     pub upsert: &'static str,
     /// Writes (1, 'z', 9) and (3, 'd', 4), and nothing where the id is there already.
     pub insert_missing: &'static str,
+    /// Writes ({a}, {b}, '{note}') and ({c}, {b}, '{note}') to the columns `id`, `customer_id` and `note` of a table
+    /// `orders`, and only the note where the id is there already.
+    pub put_two: &'static str,
+    /// Removes all rows of `orders` at once, where a feed can tell that.
+    pub truncate: Option<&'static str>,
+    /// Has a session keep to foreign keys, where it does not by itself.
+    pub keep_foreign_keys: Option<&'static str>,
     /// Writes ({id}, '{note}') to a table `orders` of two columns, whether the id is there or not.
     pub put_order: &'static str,
     /// Whether two who do that for the same new id at once clash.
@@ -190,6 +197,8 @@ pub struct Words {
 /// As PostgreSQL and SQLite have it.
 const UPSERT: &str = "insert into orders values (1, 'b', 2), (2, 'c', 3) \
      on conflict (id) do update set total = excluded.total";
+const PUT_TWO: &str = "insert into orders (id, customer_id, note) values ({a}, {b}, '{note}'), ({c}, {b}, '{note}') \
+     on conflict (id) do update set note = excluded.note";
 const INSERT_MISSING: &str =
     "insert into orders values (1, 'z', 9), (3, 'd', 4) on conflict do nothing";
 

@@ -23,6 +23,8 @@ pub mod leases;
 pub mod outcomes;
 pub mod promises;
 pub mod reading;
+pub mod replaying;
+pub mod resharding;
 pub mod schema;
 pub mod telling;
 pub mod triggers;
@@ -157,8 +159,18 @@ macro_rules! conformance {
                 images_are_the_rows_before_and_after
                 images_can_be_switched_on_and_off
                 a_backfilled_row_has_its_image
-                a_replay_of_images_equals_the_table_at_every_cursor
                 a_feed_whose_table_is_gone_is_noticed
+            }
+            replaying {
+                a_replay_of_images_equals_the_table_at_every_cursor
+                a_replay_of_cascades_equals_the_table_at_every_cursor
+            }
+            resharding {
+                a_feed_goes_on_in_other_shards
+                a_consumer_finds_everything_in_the_new_shards
+                only_captured_feeds_get_another_number_of_shards
+                order_is_kept_for_each_row_while_shards_are_closed_under_writers
+                who_waits_for_a_shard_is_told_that_it_is_closed
             }
             capture {
                 inserts_updates_and_deletes_become_changes

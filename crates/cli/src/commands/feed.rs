@@ -10,7 +10,7 @@ pub(crate) use create::new_feed;
 
 use changefeed::{Changefeed, Error, FeedName, Result, Retention, Source, Step, format_span};
 
-use crate::args::{DropFeed, Feed, FeedImages, FeedRetention, Switch, TrimFeed};
+use crate::args::{DropFeed, Feed, FeedImages, FeedRetention, ReshardFeed, Switch, TrimFeed};
 use crate::connect;
 use crate::output::{Out, confirm, warn};
 
@@ -22,6 +22,7 @@ pub(crate) async fn run(database: &str, args: Feed, out: &mut Out) -> Result<()>
         Feed::Read(args) => read::run(&db, args, out).await,
         Feed::Tail(args) => tail::run(&db, args, out).await,
         Feed::Backfill(args) => backfill::run(&db, args, out).await,
+        Feed::Reshard(args) => reshard(&db, args, out).await,
         Feed::Images(args) => images(&db, args, out).await,
         Feed::Retention(args) => retention(&db, args, out).await,
         Feed::Trim(args) => trim(&db, args, out).await,
@@ -35,6 +36,39 @@ async fn tell_if_unswept(db: &Changefeed, feed: &FeedName, json: bool) -> bool {
     let found = changefeed::unswept(db, feed).await.unwrap_or_default();
     found.iter().for_each(|finding| warn(finding, json));
     !found.is_empty()
+}
+
+async fn reshard(db: &Changefeed, args: ReshardFeed, out: &mut Out) -> Result<()> {
+    let feed = db.feed(args.name.as_str()).await?;
+    feed.definition().check_reshard(args.shards)?;
+    let name = &args.name;
+    if feed.definition().open_shards().count() == usize::try_from(args.shards).unwrap_or(0) {
+        return match out.is_json() {
+            true => out.object(feed.definition()),
+            false => out.line(format!("feed {name} has {} shards already", args.shards)),
+        };
+    }
+    confirm(
+        &format!(
+            "This closes the shards of feed '{name}'. Its readers have to go on in the new ones when they have read \
+             the old ones to their ends: docs/feeds.md says how."
+        ),
+        args.yes,
+    )?;
+    let feed = feed.reshard(args.shards).await?;
+    if out.is_json() {
+        return out.object(feed.definition());
+    }
+    let mut open = feed.definition().open_shards();
+    let first = open
+        .next()
+        .map_or_else(String::new, |s| s.shard.to_string());
+    let last = open
+        .last()
+        .map_or_else(String::new, |s| format!(" to {}", s.shard));
+    out.line(format!(
+        "feed {name} goes on in shard {first}{last}; those before are closed"
+    ))
 }
 
 async fn images(db: &Changefeed, args: FeedImages, out: &mut Out) -> Result<()> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Backfill, Change, ConsumerName, Cursor, Feed, Incarnation, Page, Result, Retention,
-    ShardId, ShardState, Store, Trimmed, seek_consumer,
+    After, Backfill, Backoff, Change, ConsumerName, Cursor, Feed, Incarnation, Page, Remedy,
+    Result, Retention, ShardId, ShardState, Store, Trimmed, seek_consumer,
 };
-use futures_util::stream::{Stream, StreamExt, select_all};
+use futures_util::stream::{self, Stream, StreamExt, TryStreamExt, select_all};
 
 use super::ConsumerHandle;
 use crate::{CancellationToken, Follower, ShardPages, follow};
@@ -19,6 +19,28 @@ pub struct FeedHandle {
     pub(super) store: Arc<dyn Store>,
     pub(super) feed: Feed,
     pub(super) incarnation: Option<Incarnation>,
+}
+
+/// Shards that are read at the same time, after those before were read to their ends.
+#[derive(Debug, Clone)]
+pub struct Generation {
+    /// The feed as it was when these were found.
+    pub feed: FeedHandle,
+    /// The shards.
+    pub shards: Vec<ShardId>,
+    /// Whether they were made after somebody began to read.
+    pub is_later: bool,
+}
+
+impl Generation {
+    /// Where somebody begins in these shards who wanted to begin at a point of the feed.
+    pub fn begin(&self, after: After) -> After {
+        match self.is_later {
+            // All of it is to come.
+            true => After::First,
+            false => after,
+        }
+    }
 }
 
 impl fmt::Debug for FeedHandle {
@@ -69,7 +91,8 @@ impl FeedHandle {
             .await
     }
 
-    /// The changes of a shard, for ever, through lost connections and restarts of the database.
+    /// The changes of a shard, for ever, through lost connections and restarts of the database. The stream ends only
+    /// when the number of shards was changed and everything was read: the feed goes on in other shards.
     pub fn follow(
         &self,
         shard: ShardId,
@@ -87,17 +110,58 @@ impl FeedHandle {
         }
     }
 
-    /// The changes of all shards, for ever: in order within each shard, as they come between shards.
+    /// The changes of all shards, for ever: in order within each shard, as they come between shards. When the
+    /// number of shards is changed, it goes on in the new ones as soon as all of the old ones were read.
     pub fn follow_all(
         &self,
         after: After,
     ) -> impl Stream<Item = Result<(ShardId, Change)>> + Send + use<> {
-        let shards = self.feed.shards.iter().map(|shard| {
-            let shard = shard.shard;
-            let changes = self.follow(shard, after);
-            Box::pin(changes.map(move |change| Ok((shard, change?))))
+        let generations = self.clone().generations();
+        let followed = generations.map_ok(move |generation| {
+            let after = generation.begin(after);
+            let shards = generation.shards.iter().map(|shard| {
+                let shard = *shard;
+                let changes = generation.feed.follow(shard, after);
+                Box::pin(changes.map(move |change| Ok((shard, change?))))
+            });
+            select_all(shards)
         });
-        select_all(shards)
+        followed.try_flatten()
+    }
+
+    /// The shards in the order in which they are to be read, generation by generation. What is asked for after the last
+    /// one comes when the number of shards was changed: ask when the shards of all before were read to their ends.
+    pub fn generations(self) -> impl Stream<Item = Result<Generation>> + Send + use<> {
+        let newest = self.feed.shards.iter().map(|s| s.generation).max();
+        stream::try_unfold((self, None), move |(mut feed, last)| async move {
+            let mut pause = Backoff::default();
+            loop {
+                let all = feed.feed.shards.iter().map(|s| s.generation);
+                if let Some(number) = all.filter(|g| last.is_none_or(|last| *g > last)).min() {
+                    let shards = feed.feed.shards.iter();
+                    let shards = shards.filter(|s| s.generation == number);
+                    let generation = Generation {
+                        shards: shards.map(|s| s.shard).collect(),
+                        feed: feed.clone(),
+                        is_later: Some(number) > newest,
+                    };
+                    return Ok(Some((generation, (feed, Some(number)))));
+                }
+                match feed.store.feeds().await {
+                    Ok(all) => match all.into_iter().find(|f| f.id == feed.feed.id) {
+                        Some(found) if found != feed.feed => {
+                            feed.feed = found;
+                            continue;
+                        }
+                        Some(_) => {}
+                        None => return Ok(None),
+                    },
+                    Err(error) if error.kind().remedy() == Remedy::Human => return Err(error),
+                    Err(_) => {}
+                }
+                tokio::time::sleep(pause.failed()).await;
+            }
+        })
     }
 
     /// A consumer of a shard, which keeps its place in the database.
@@ -112,6 +176,13 @@ impl FeedHandle {
     /// The traffic of the feed's shards.
     pub async fn shard_states(&self) -> Result<Vec<ShardState>> {
         self.store.shard_states(&self.feed).await
+    }
+
+    /// Goes on with this number of shards: see [`reshard`](changefeed_core::FeedStore::reshard). Followers of the
+    /// old ones end when they have read everything.
+    pub async fn reshard(self, shards: i16) -> Result<FeedHandle> {
+        let feed = self.store.reshard(&self.feed, shards).await?;
+        Ok(FeedHandle { feed, ..self })
     }
 
     /// Gives numbers below the start to the next rows of the feed's table.

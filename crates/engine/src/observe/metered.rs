@@ -137,6 +137,7 @@ passing! { FeedStore {
     feeds() -> Vec<Feed>;
     shard_states(feed: &Feed) -> Vec<ShardState>;
     backfill(feed: &Feed, batch: usize) -> Backfill;
+    reshard(feed: &Feed, shards: i16) -> Feed;
     trim(feed: &Feed, retention: Retention, batch: usize) -> Trimmed;
     erase(table: &TableName, key: &[(String, String)]) -> Erased;
     incarnation() -> Incarnation;

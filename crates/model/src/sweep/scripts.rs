@@ -211,6 +211,10 @@ pub fn page() -> Script {
                 "upto",
                 "select @upto = isnull(s.start, s.last_change_sequence_number) from shard where s.feed_id = @feed_id and s.shard = @shard and @after < isnull(s.start, s.last_change_sequence_number) and exists(select 1 from backfill b where b.feed_id = @feed_id and b.finished_at is null)",
             ),
+            beside(
+                "select @closed = s.closed from shard where s.feed_id = @feed_id and s.shard = @shard and s.closed = 1 and not exists(select 1 from change c where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null)",
+                "the model has no closed shard; what this reads stays as it is once it is true, and `ends` is read after it",
+            ),
             step(
                 "page",
                 "select from change (top(@limit + 1) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number > @after and c.change_sequence_number <= @upto and c.change_sequence_number is not null) where q.place = 1 or q.bytes <= @bytes order by q.change_sequence_number",

@@ -11,7 +11,7 @@ declare
     after     pg_catalog.json;
 begin
     if tg_op operator(pg_catalog.=) 'TRUNCATE' then
-        for shard in 0 .. {last_shard} loop
+        for shard in {first_shard} .. {last_shard} loop
             perform changefeed.publish_row({feed}::pg_catalog.int2, shard::pg_catalog.int2, 'T'::pg_catalog."char", null);
         end loop;
         return null;
@@ -36,12 +36,12 @@ begin
         -- A column was renamed, dropped or got another type after this trigger was made. The
         -- application's write must not fail for that, and its change must not be lost.
         if tg_op operator(pg_catalog.<>) 'INSERT' then
-            select p.key, p.shard into old_key, old_shard
+            select p.key, p.shard operator(pg_catalog.+) {first_shard}::pg_catalog.int2 into old_key, old_shard
             from changefeed.row_place(tg_relid, old, {shard_by}) p;
             before := {before_now};
         end if;
         if tg_op operator(pg_catalog.<>) 'DELETE' then
-            select p.key, p.shard into new_key, new_shard
+            select p.key, p.shard operator(pg_catalog.+) {first_shard}::pg_catalog.int2 into new_key, new_shard
             from changefeed.row_place(tg_relid, new, {shard_by}) p;
             after := {after_now};
         end if;

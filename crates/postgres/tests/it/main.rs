@@ -19,6 +19,7 @@ mod naive_reader;
 mod numbering;
 mod reading;
 mod regressions;
+mod resharding;
 mod telling;
 mod ulids;
 mod watches;

@@ -1,6 +1,6 @@
 //! One test for each way in which numbering on PostgreSQL was found to break silently.
 
-mod restored;
+pub(crate) mod restored;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -18,7 +18,7 @@ use crate::access::{Administrator, Operator, Rights};
 use crate::app::App;
 use crate::extract::{Body, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::feeds::{BatchIn, FeedList, NewFeedIn, TrimIn};
+use crate::wire::feeds::{BatchIn, FeedList, NewFeedIn, ReshardIn, TrimIn};
 
 /// All feeds that the caller may read.
 #[utoipa::path(get, path = "/api/feeds", operation_id = "list_feeds", tag = "feeds",
@@ -106,6 +106,22 @@ pub(crate) async fn remove(
     app.db.feed(&name).await?.drop_feed().await?;
     app.feeds.forget();
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Go on with another number of shards: those that there are get closed.
+#[utoipa::path(post, path = "/api/feeds/{feed}/reshard", operation_id = "reshard_feed", tag = "feeds",
+    params(("feed" = String, Path)), request_body = ReshardIn,
+    responses((status = 200, body = Feed), Problems))]
+pub(crate) async fn reshard(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Segments(name): Segments<String>,
+    Body(body): Body<ReshardIn>,
+) -> Answer<Json<Feed>> {
+    let feed = app.db.feed(&name).await?;
+    let feed = feed.reshard(body.shards).await?;
+    app.feeds.forget();
+    Ok(Json(feed.definition().clone()))
 }
 
 /// One step of giving numbers to rows that are older than the feed.

@@ -219,13 +219,15 @@ async fn version_1(
         pages.push((*partition, page));
     }
     let wait = query.wait()?;
-    if !wait.is_zero() && pages.iter().all(|(_, page)| page.is_empty()) {
+    let open = pages.iter().any(|(_, page)| !page.is_closed());
+    if !wait.is_zero() && open && pages.iter().all(|(_, page)| page.is_empty()) {
         // One client is one seat, however many shards it waits for. Whichever has something first ends the
         // waiting of all.
         let _seat = at_work.wait(app)?;
         let waiting = wanted
             .iter()
             .zip(&pages)
+            .filter(|(_, (_, page))| !page.is_closed())
             .map(|((partition, shard, _), (_, page))| {
                 let (partition, next) = (*partition, page.next());
                 Box::pin(async move {
@@ -268,9 +270,13 @@ struct Discovery {
 }
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Partition {
     id: String,
     closed: bool,
+    /// The protocol has room for one. Whether there are others is told by their being closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    starts_after_partition: Option<String>,
 }
 
 impl Discovery {
@@ -282,7 +288,8 @@ impl Discovery {
                 .iter()
                 .map(|s| Partition {
                     id: s.shard.to_string(),
-                    closed: false,
+                    closed: s.closed,
+                    starts_after_partition: feed.parents(s.shard).last().map(ToString::to_string),
                 })
                 .collect(),
             exactly_once: true,

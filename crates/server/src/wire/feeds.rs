@@ -67,6 +67,15 @@ pub(crate) struct CursorIn {
     pub(crate) seek: bool,
 }
 
+/// Another number of shards.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ReshardIn {
+    /// How many there are to be.
+    #[schema(minimum = 1)]
+    pub(crate) shards: i16,
+}
+
 /// How much to do at a time.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -135,6 +144,10 @@ pub(crate) struct PageOut {
     /// The life of the database that its cursors belong to; not when nothing was read.
     #[schema(required = false)]
     pub(crate) incarnation: String,
+    /// Whether nothing will ever come after this page, because the feed goes on in shards of a later generation. Not
+    /// there otherwise.
+    #[schema(required = false)]
+    pub(crate) closed: bool,
 }
 
 /// One change.

@@ -31,6 +31,11 @@ fn questions() -> Vec<(&'static str, Request, u16)> {
         ("operate", empty("POST", "/api/events/clean-up"), 400),
         ("operate", empty("POST", "/api/watches/nope/retry"), 404),
         ("operate", empty("POST", "/api/feeds/nope/backfill"), 404),
+        (
+            "administer",
+            request("POST", "/api/feeds/nope/reshard").json(json!({"shards": 2})),
+            404,
+        ),
         ("operate", empty("POST", "/api/feeds/nope/trim"), 400),
         (
             "operate",

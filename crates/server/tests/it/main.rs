@@ -12,4 +12,5 @@ mod access;
 mod bad_input;
 mod origins;
 mod recovery;
+mod resharding;
 mod stage;

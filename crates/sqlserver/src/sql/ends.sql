@@ -4,7 +4,7 @@
 select s.feed_id, s.shard,
        concat(s.last_change_sequence_number, N'/', s.backfilled_to, N'/',
               convert(varchar(30), b.finished_at, 126), N'/',
-              convert(varchar(30), u.[time], 126), N'/', u.ulid_low)
+              convert(varchar(30), u.[time], 126), N'/', u.ulid_low, N'/', s.closed)
 from changefeed.shard s
 left join changefeed.backfill b on b.feed_id = s.feed_id
 left join changefeed.feed_source o on o.feed_id = s.feed_id

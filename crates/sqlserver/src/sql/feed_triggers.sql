@@ -8,7 +8,7 @@ select f.feed_id, f.name, s.table_id, s.shard_by, s.shards,
                          when has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'VIEW DEFINITION') = 0
                           and has_perms_by_name(concat(quotename(schema_name(o.schema_id)), N'.', quotename(o.name)), N'OBJECT', N'ALTER') = 0 then 0
                          else 1 end),
-       s.images, convert(nvarchar(200), s.key_columns), s.condition, s.columns
+       s.images, convert(nvarchar(200), s.key_columns), s.condition, s.columns, s.first_shard
 from changefeed.feed f
 join changefeed.feed_source s on s.feed_id = f.feed_id and s.kind = 'captured'
 left join sys.objects o on o.object_id = s.table_id

@@ -14,6 +14,14 @@ where s.feed_id = @feed_id and s.shard = @shard
   and @after < isnull(s.start, s.last_change_sequence_number)
   and exists (select 1 from changefeed.backfill b
               where b.feed_id = @feed_id and b.finished_at is null);
+-- Nothing comes any more if the shard is closed and everything has its number. In this order: once that is so it
+-- stays so, and the end that is read after it is the last one.
+declare @closed bit = 0;
+select @closed = s.closed
+from changefeed.shard s
+where s.feed_id = @feed_id and s.shard = @shard and s.closed = 1
+  and not exists (select 1 from changefeed.change c
+                  where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null);
 select q.change_sequence_number, q.change_id, q.found{names}
 from (
 select f.*, count(*) over () as found,
@@ -37,5 +45,5 @@ option (optimize for (@after unknown, @limit = 1000));
 select max(s.last_change_sequence_number), max(s.trimmed_to),
        max(isnull(s.start, s.last_change_sequence_number)),
        (select count(*) from changefeed.backfill b where b.feed_id = @feed_id) - @begun,
-       (select top (1) i.incarnation from changefeed.incarnation i order by i.number desc)
+       (select top (1) i.incarnation from changefeed.incarnation i order by i.number desc), @closed
 from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard

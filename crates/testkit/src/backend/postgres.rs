@@ -72,6 +72,9 @@ impl Backend for PostgresBackend {
                     execute function note_stolen()",
             pairs_changed_keys: true,
             triggers_survive_renames: true,
+            put_two: super::PUT_TWO,
+            truncate: Some("truncate orders"),
+            keep_foreign_keys: None,
             put_order: "insert into orders values ({id}, '{note}') \
                         on conflict (id) do update set note = excluded.note",
             puts_clash: false,

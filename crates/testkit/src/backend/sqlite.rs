@@ -72,6 +72,9 @@ impl Backend for SqliteBackend {
                           values (old.change_id, old.lease_owner, new.lease_owner); end",
             pairs_changed_keys: true,
             triggers_survive_renames: true,
+            put_two: super::PUT_TWO,
+            truncate: None,
+            keep_foreign_keys: Some("pragma foreign_keys = on"),
             put_order: "insert into orders values ({id}, '{note}') \
                         on conflict (id) do update set note = excluded.note",
             puts_clash: false,

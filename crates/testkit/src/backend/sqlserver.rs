@@ -77,6 +77,12 @@ impl Backend for SqlServerBackend {
                             and d.due_at > sysutcdatetime() and i.state = ''p''; end')",
             pairs_changed_keys: false,
             triggers_survive_renames: false,
+            put_two: "merge orders as t \
+                      using (values ({a}, {b}, '{note}'), ({c}, {b}, '{note}')) as s (id, customer_id, note) on t.id = s.id \
+                      when matched then update set note = s.note \
+                      when not matched then insert (id, customer_id, note) values (s.id, s.customer_id, s.note);",
+            truncate: None,
+            keep_foreign_keys: None,
             put_order: "update orders set note = '{note}' where id = {id}; \
                         insert into orders select {id}, '{note}' \
                         where not exists (select 1 from orders where id = {id})",

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use changefeed_core::{Content, Feed, Kind, Op, Source, Store, TableName};
 use serde_json::{Value, json};
 
-use super::telling::{ORDERS, images, replay};
+use super::replaying::replay;
+use super::telling::{ORDERS, images};
 use crate::backend::{Backend, Session, captured, read_all};
 
 /// A feed of `orders` with this condition and these columns.

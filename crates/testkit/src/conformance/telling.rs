@@ -28,7 +28,7 @@ async fn orders(
     (store, feed, session)
 }
 
-fn json_of(raw: Option<&serde_json::value::RawValue>) -> Value {
+pub(super) fn json_of(raw: Option<&serde_json::value::RawValue>) -> Value {
     raw.map_or(Value::Null, |raw| serde_json::from_str(raw.get()).unwrap())
 }
 
@@ -263,9 +263,20 @@ async fn with_images(
     backend: &Arc<dyn Backend>,
     shards: i16,
 ) -> (Arc<dyn Store>, Feed, Box<dyn Session>) {
+    images_of(backend, &[ORDERS], shards).await
+}
+
+/// The same, of a table `orders` that these statements make.
+pub(super) async fn images_of(
+    backend: &Arc<dyn Backend>,
+    tables: &[&str],
+    shards: i16,
+) -> (Arc<dyn Store>, Feed, Box<dyn Session>) {
     let store = backend.installed().await;
     let session = backend.session().await;
-    session.run(ORDERS).await;
+    for table in tables {
+        session.run(table).await;
+    }
     let mut new = captured(
         "orders",
         TableName::unqualified("orders"),
@@ -383,93 +394,6 @@ pub async fn a_backfilled_row_has_its_image(backend: Arc<dyn Backend>) {
     assert_eq!(told[0].0, Op::Backfill);
     assert_eq!((&told[0].1, &told[0].2), (&Value::Null, &row("a")));
     assert_eq!((&told[1].1, &told[1].2), (&row("a"), &row("b")));
-}
-
-/// Whatever is written: after each statement, what was told so far makes the table as it is then. Every old row
-/// is the one that the copy has.
-pub async fn a_replay_of_images_equals_the_table_at_every_cursor(backend: Arc<dyn Backend>) {
-    let (store, feed, session) = with_images(&backend, 1).await;
-    replay(&backend, &*store, &feed, &*session, "1 = 1").await;
-}
-
-/// Writes to `orders`, and compares what is told with the rows for which the condition is true.
-pub(super) async fn replay(
-    backend: &Arc<dyn Backend>,
-    store: &dyn Store,
-    feed: &Feed,
-    session: &dyn Session,
-    when: &str,
-) {
-    let seed = fastrand::u64(..);
-    println!("seed {seed}");
-    let mut random = Rng::with_seed(seed);
-    let mut states = Vec::new();
-    for turn in 0..100 {
-        let (a, b) = (random.i32(0..30), random.i32(0..9));
-        let write = match random.i32(0..8) {
-            0..2 => format!(
-                "insert into orders select {a}, {b}, 'n{turn}' \
-                 where not exists (select 1 from orders where id = {a})"
-            ),
-            2 => format!(
-                "update orders set note = 'u{turn}', customer_id = {b} where id between {a} and {}",
-                a + 6
-            ),
-            // Keys that move into the places of each other, in one statement.
-            3 => "update orders set id = id + 1000".to_owned(),
-            4 => "update orders set id = id - 1000 where id >= 1000".to_owned(),
-            5 => format!("delete from orders where id between {a} and {}", a + 2),
-            6 => format!(
-                "update orders set note = note where id between {a} and {}",
-                a + 2
-            ),
-            _ => {
-                session.run(backend.words().begin).await;
-                session.run("update orders set note = 'never'").await;
-                session
-                    .run("delete from orders where customer_id = 3")
-                    .await;
-                "rollback".to_owned()
-            }
-        };
-        // A key that is there already fails the whole statement.
-        let _ = session.execute(&write).await;
-        backend.settle(store).await;
-        let last = store.shard_states(feed).await.unwrap()[0].last;
-        let table = format!("select id, customer_id, note from orders where {when} order by id");
-        let table = session.query(&table).await.unwrap();
-        states.push((last, table, write));
-    }
-    let mut changes = read_all(store, feed, 0, 37).await.into_iter().peekable();
-    let mut copy: BTreeMap<i64, Value> = BTreeMap::new();
-    for (last, table, write) in states {
-        while let Some(change) = changes.next_if(|c| c.cursor <= last) {
-            let key = json_of(change.key.as_deref())["id"].as_i64().unwrap();
-            let (op, old, new, _) = images(&change);
-            let before = copy.remove(&key).unwrap_or(Value::Null);
-            assert_eq!(before, old, "{op:?} {key} by {write}");
-            assert_eq!(op == Op::Delete, new == Value::Null);
-            if new != Value::Null {
-                assert_eq!(new["id"], key);
-                copy.insert(key, new);
-            }
-        }
-        let text = |row: &Value| {
-            let note = row["note"].as_str().unwrap();
-            vec![
-                row["id"].to_string(),
-                row["customer_id"].to_string(),
-                note.to_owned(),
-            ]
-        };
-        let copied: Vec<Vec<String>> = copy.values().map(text).collect();
-        let table: Vec<Vec<String>> = table
-            .iter()
-            .map(|row| row.iter().map(|cell| cell.clone().unwrap()).collect())
-            .collect();
-        assert_eq!(copied, table, "after {write}");
-    }
-    assert!(changes.next().is_none());
 }
 
 /// Nobody writes to a feed whose table is gone, and readers only see that nothing comes.

@@ -81,15 +81,14 @@ pub(super) fn feed(feed: &Feed, wanted: &NewFeed) -> Keys {
     if wanted.id.is_some() {
         writer.value("id", i64::from(feed.id.0));
     }
-    let shards = i64::try_from(feed.shards.len()).unwrap_or(i64::MAX);
+    let shards = i64::try_from(feed.open_shards().count()).unwrap_or(i64::MAX);
     writer.other("shards", shards, 1);
     // A feed that event triggers write to is defined without a source.
     let its = feed.source.as_ref().filter(|s| **s != Source::Events);
     source(&mut writer, its);
     retention(&mut writer, feed.retention.as_ref());
     let differs = feed
-        .shards
-        .iter()
+        .open_shards()
         .find(|s| s.sweep_group != wanted.sweep_group);
     let group = differs.map_or(wanted.sweep_group, |s| s.sweep_group);
     writer.other("sweep_group", i64::from(group.0), 0);

@@ -237,6 +237,14 @@ fn change_feed(there: &Feed, new: &NewFeed, fold: Fold) -> Option<Entry> {
             )
         })
         .collect();
+    if fixed == ["shards"] {
+        let entry = Entry::new(Action::Refuse, "feed", &new.name).changes(changes);
+        return Some(entry.note(format!(
+            "the number of shards is changed by `changefeed feed reshard {} --shards {}`: its readers have to go on \
+             in the new ones",
+            new.name, new.shards
+        )));
+    }
     if !fixed.is_empty() {
         let fixed = fixed.join(", ");
         let entry = Entry::new(Action::Refuse, "feed", &new.name).changes(changes);

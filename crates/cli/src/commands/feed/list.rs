@@ -45,11 +45,15 @@ pub(super) async fn run(db: &Changefeed, out: &mut Out) -> Result<()> {
     out.table(&["ID", "NAME", "SHARDS", "ROWS", "COMMENT"], rows)
 }
 
-/// The shards of a feed, however many: `0..999` where they are dense, as many as fit otherwise.
+/// The shards that changes are added to, however many: `0..999` where they are dense, as many as fit otherwise.
 fn shards(feed: &Feed) -> String {
     const FEW: usize = 8;
-    let numbers: Vec<i16> = feed.shards.iter().map(|s| s.shard.0).collect();
-    match numbers.as_slice() {
+    let numbers: Vec<i16> = feed.open_shards().map(|s| s.shard.0).collect();
+    let closed = match feed.shards.len() - numbers.len() {
+        0 => String::new(),
+        closed => format!(" ({closed} closed)"),
+    };
+    let open = match numbers.as_slice() {
         [first, .., last]
             if numbers.len() > FEW && usize::from(last.abs_diff(*first)) + 1 == numbers.len() =>
         {
@@ -60,7 +64,8 @@ fn shards(feed: &Feed) -> String {
             let more = if numbers.len() > FEW { ",…" } else { "" };
             format!("{}{more}", shown.join(","))
         }
-    }
+    };
+    open + &closed
 }
 
 fn captured(table: &TableName, source: &Source) -> String {

@@ -22,7 +22,16 @@ pub(super) async fn run(db: &Changefeed, args: ReadFeed, out: &mut Out) -> Resul
         out.say("nothing to read")?;
     }
     out.say(format!("next: --after {}", page.next))?;
-    if !page.more {
+    if page.closed {
+        let mut shards = feed.definition().open_shards();
+        let next = shards.next().map_or_else(String::new, |s| {
+            format!("; it goes on in shard {} and after it", s.shard)
+        });
+        out.say(format!(
+            "shard {} is closed and was read to its end{next}",
+            args.shard
+        ))?;
+    } else if !page.more {
         super::tell_if_unswept(db, name, out.is_json()).await;
     }
     Ok(())

@@ -14,7 +14,7 @@ use changefeed_testkit::run;
 
 use super::{GROUP, feed, gapless};
 
-pub(super) fn psql(url: &str, input: &[u8]) {
+pub(crate) fn psql(url: &str, input: &[u8]) {
     let mut child = program("psql")
         .args(["-X", "-q", "-v", "ON_ERROR_STOP=1", "-d", url])
         .stdin(Stdio::piped())
@@ -25,7 +25,7 @@ pub(super) fn psql(url: &str, input: &[u8]) {
     assert!(child.wait().unwrap().success());
 }
 
-fn dump(url: &str) -> Vec<u8> {
+pub(crate) fn dump(url: &str) -> Vec<u8> {
     let output = program("pg_dump").args(["-d", url]).output().unwrap();
     assert!(
         output.status.success(),
@@ -137,6 +137,59 @@ fn a_reader_that_is_further_than_the_backup_is_told_after_a_recovery() {
         db.recover().await.unwrap();
         let told = reader.read(ShardId(0), next, 10).await.unwrap_err();
         assert_eq!(told.kind(), Kind::Recovered, "{told:?}");
+    });
+}
+
+/// A standby that was behind when the primary was lost gives numbers again. Its own sweeps go on, and readers are told after
+/// each recovery, however many there are.
+#[test]
+fn a_reader_of_a_lost_primary_is_told_after_the_standby_was_promoted() {
+    run(async {
+        let primary = Cluster::start_new();
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::on(&primary.url()).await);
+        let (store, feed) = backend.feed(37, 1).await;
+        let (session, words) = (backend.session().await, backend.words());
+        session.run(&words.publish_many(37, 0, 1..=3)).await;
+        settle(&*store, GROUP).await;
+        let standby = primary.start_standby();
+        let url = standby.url_like(&backend.url());
+        let there = PostgresSession::connect(&url).await.unwrap();
+        let there: &dyn Session = &there;
+        // From here on it is behind.
+        there.run("select pg_wal_replay_pause()").await;
+        session.run(&words.publish_many(37, 0, 4..=5)).await;
+        settle(&*store, GROUP).await;
+        let read = store.read(&feed, ShardId(0), After::First, 10);
+        let page = read.await.unwrap();
+        let lost = page.changes.len();
+        primary.stop_immediate();
+        // What it has received is replayed, so this may be all of it or not: the numbers may be given again.
+        there.run("select pg_wal_replay_resume()").await;
+        there.run("select pg_promote()").await;
+
+        let store = changefeed_postgres::PostgresStore::connect(&url).await;
+        let store: Arc<dyn Store> = Arc::new(store.unwrap());
+        there.run(&words.publish_many(37, 0, 104..=108)).await;
+        for _ in 0..3 {
+            settle(&*store, GROUP).await;
+        }
+        let found = numbers(&*store, &feed, 0).await;
+        assert!(gapless(&found), "{found:?}");
+        assert!(found.len() >= 8 && found.len() <= lost + 5, "{found:?}");
+        let db = Changefeed::new(store);
+        let reader = db.feed(feed.name.as_str()).await.unwrap();
+        let mut life = page.incarnation;
+        for _ in 0..2 {
+            let reader = reader.clone().expecting(Some(life));
+            reader.read(ShardId(0), After::First, 10).await.unwrap();
+            life = db.recover().await.unwrap();
+            let told = reader.read(ShardId(0), After::First, 10).await;
+            assert_eq!(told.unwrap_err().kind(), Kind::Recovered);
+        }
+        // That of the first life is not taken for that of a later one.
+        let reader = reader.expecting(Some(page.incarnation));
+        let told = reader.read(ShardId(0), After::First, 10).await;
+        assert_eq!(told.unwrap_err().kind(), Kind::Recovered);
     });
 }
 
