@@ -152,7 +152,7 @@ when = "new.status = 'paid'"
 webhook = "https://shop.example/hooks/paid"
 header = { X-Team = "shop", Authorization = { env = "SHOP_TOKEN" } }
 secret = { env = "SHOP_SECRET" }
-retries = 5
+retries = 4
 backoff = "5m"
 final_status = [400, 410]
 feed = "paid"

@@ -32,7 +32,7 @@ fn what_is_missing_is_created_once() {
         assert_eq!(stage.json("apply"), [json!(null); 0]);
 
         let trigger = &stage.json("trigger show paid")[0];
-        assert_eq!(trigger["retries"], 5);
+        assert_eq!(trigger["retries"], 4);
         assert_eq!(trigger["secret"], json!({"env": "SHOP_SECRET"}));
         assert_eq!(trigger["update"], json!(["status"]));
 
@@ -61,7 +61,7 @@ fn what_is_different_is_changed_and_keeps_what_it_has() {
                 "id = 37",
                 "id = 37\ncomment = \"all of them\"\nsweep_group = 3",
             )
-            .replace("retries = 5", "retries = 6\npaused = true")
+            .replace("retries = 4", "retries = 6\npaused = true")
             .replace("backoff = \"5m\"\n", "")
             .replace("lease = \"8s\"", "lease = \"9s\"");
         stage.write(&changed);
@@ -78,7 +78,7 @@ fn what_is_different_is_changed_and_keeps_what_it_has() {
                     {"key": "sweep_group", "from": null, "to": 3},
                     {"key": "comment", "from": null, "to": "all of them"}]}),
                 json!({"action": "change", "kind": "trigger", "name": "paid", "changes": [
-                    {"key": "retries", "from": 5, "to": 6},
+                    {"key": "retries", "from": 4, "to": 6},
                     {"key": "backoff", "from": "5m", "to": null},
                     {"key": "paused", "from": false, "to": true}]}),
                 json!({"action": "change", "kind": "watch", "name": "mail", "changes": [
@@ -183,7 +183,7 @@ fn what_cannot_be_changed_is_refused_with_the_next_step_and_nothing_is_done() {
         stage.write(
             &ONE_OF_EACH
                 .replace("shards = 2", "shards = 3")
-                .replace("retries = 5", "retries = 6")
+                .replace("retries = 4", "retries = 6")
                 .replace("table = \"orders\"\nexec", "table = \"other\"\nexec"),
         );
         for args in ["apply", "apply --check"] {

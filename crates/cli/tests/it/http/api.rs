@@ -228,12 +228,12 @@ pub(crate) async fn the_life_of_an_event_trigger(backend: Arc<dyn Backend>) {
     assert!(step["total"].is_number());
 
     let mut changed = definition;
-    changed["retries"] = json!(5);
+    changed["retries"] = json!(7);
     let put = request("PUT", "/api/triggers/paid")
         .json(changed)
         .send(serving.at)
         .await;
-    assert_eq!(put.json(200)["retries"], 5);
+    assert_eq!(put.json(200)["retries"], 7);
     let clean = json!({"older_than_ms": 0, "dead_letters": true});
     post(&serving, "/api/events/clean-up", clean, 200).await;
     delete(&serving, "/api/triggers/paid").await;
