@@ -1,6 +1,7 @@
 //! Where events and the batches of watches go.
 
 mod batches;
+pub mod destination;
 mod exec;
 mod handler;
 pub mod webhook;
