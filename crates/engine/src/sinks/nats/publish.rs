@@ -6,6 +6,8 @@ use async_nats::header::{
     NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL, NATS_BATCH_ID, NATS_BATCH_SEQUENCE,
     NATS_EXPECTED_LAST_SUBJECT_SEQUENCE, NATS_EXPECTED_STREAM, NATS_MESSAGE_ID,
 };
+use async_nats::jetstream;
+use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, Request};
 use bytes::Bytes;
 use serde::Deserialize;
@@ -36,6 +38,7 @@ mod code {
     pub(super) const BATCH_HEADER_UNSUPPORTED: u64 = 10177;
     pub(super) const BATCH_TOO_LARGE: u64 = 10199;
     pub(super) const BATCH_HAS_DUPLICATE: u64 = 10201;
+    pub(super) const ID_IN_PROCESS: u64 = 10158;
 }
 
 /// What a batch needs on its way.
@@ -57,6 +60,8 @@ struct Dressed {
 /// Why a batch is not in the stream as a whole.
 enum Failed {
     Conflict,
+    /// The stream knows the id of a message, although this sequence was to be the newest.
+    Repeated(u64),
     Unavailable(String),
     /// The message at this index; those before it are stored, the last with this sequence.
     Refused(usize, u64, String),
@@ -115,6 +120,7 @@ impl Way<'_> {
                     done += part.len();
                 }
                 Err(Failed::Conflict) => return Appended::Conflict,
+                Err(Failed::Repeated(expected)) => return self.repeated(&filter, expected).await,
                 Err(Failed::Unavailable(why)) => return Appended::Unavailable(why),
                 Err(Failed::Refused(index, sequence, reason)) => {
                     return Appended::Refused {
@@ -208,8 +214,8 @@ impl Way<'_> {
                 {
                     return Err(Failed::Refused(index, last, e.description));
                 }
-                Some(e) => return Err(failure(e)),
-                None if ack.duplicate => return Err(repeated()),
+                Some(e) => return Err(failure(e, last)),
+                None if ack.duplicate => return Err(Failed::Repeated(last)),
                 None => last = ack.seq,
             }
         }
@@ -264,8 +270,30 @@ impl Way<'_> {
                 | code::BATCH_INCOMPLETE
                 | code::BATCH_HEADER_UNSUPPORTED
                 | code::BATCH_TOO_LARGE => Ok(None),
-                _ => Err(failure(e)),
+                _ => Err(failure(e, expected)),
             },
+        }
+    }
+
+    /// The server looks at ids before it compares sequences. Usually the message is there because another pusher has
+    /// written it. Otherwise it was removed, and the stream still remembers its id, which ends.
+    async fn repeated(&self, filter: &str, expected: u64) -> Appended {
+        let context = jetstream::new(self.client.clone());
+        let last = async {
+            let stream = context.get_stream_no_info(&self.stream.name).await.ok()?;
+            match stream.get_last_raw_message_by_subject(filter).await {
+                Ok(message) => Some(message.sequence),
+                Err(e) if e.kind() == LastRawMessageErrorKind::NoMessageFound => Some(0),
+                Err(_) => None,
+            }
+        };
+        match timeout(PATIENCE, last).await {
+            Ok(Some(last)) if last != expected => Appended::Conflict,
+            _ => Appended::Unavailable(
+                "the stream remembers the id of a message that it does not hold any more: it takes the message again \
+                 when its duplicate_window has passed"
+                    .to_owned(),
+            ),
         }
     }
 
@@ -302,20 +330,12 @@ fn first_part(messages: &[Dressed]) -> usize {
     fits.count().max(1)
 }
 
-fn failure(error: AckError) -> Failed {
+fn failure(error: AckError, expected: u64) -> Failed {
     match error.err_code {
         code::WRONG_LAST_SEQUENCE | code::WRONG_LAST_SEQUENCE_NOW => Failed::Conflict,
-        code::BATCH_HAS_DUPLICATE => repeated(),
+        code::BATCH_HAS_DUPLICATE | code::ID_IN_PROCESS => Failed::Repeated(expected),
         number => Failed::Unavailable(format!("NATS answers: {} ({number})", error.description)),
     }
-}
-
-/// The id is known but the condition may hold: somebody has removed messages whose ids the stream remembers. That ends.
-fn repeated() -> Failed {
-    Failed::Unavailable(
-        "the stream has seen a message with this id before: it takes it again when its duplicate_window has passed"
-            .to_owned(),
-    )
 }
 
 fn value_of(text: &str) -> Result<HeaderValue, String> {
