@@ -1,4 +1,8 @@
 //! Sinks that compare and append, on the real brokers.
+#![allow(
+    clippy::print_stderr,
+    reason = "seeds of failed tests, and figures that are asked for"
+)]
 
 mod chaos;
 mod nats;

@@ -27,6 +27,9 @@ async fn ask(server: &Server, words: &[&str]) -> Value {
         .unwrap()
 }
 
+/// An id, and fields with their values.
+type Entry = (String, Vec<(String, Vec<u8>)>);
+
 /// Reads a whole stream with the bare client.
 pub(super) async fn read(port: u16, stream: &str) -> Vec<(i64, Bytes)> {
     let mut connection = connection(port).await;
@@ -34,8 +37,7 @@ pub(super) async fn read(port: u16, stream: &str) -> Vec<(i64, Bytes)> {
     loop {
         let mut page = cmd("XRANGE");
         page.arg(stream).arg(&from).arg("+").arg("COUNT").arg(5000);
-        let page: Vec<(String, Vec<(String, Vec<u8>)>)> =
-            page.query_async(&mut connection).await.unwrap();
+        let page: Vec<Entry> = page.query_async(&mut connection).await.unwrap();
         let Some((last, _)) = page.last() else {
             return found;
         };
