@@ -22,11 +22,11 @@ use async_nats::jetstream::stream::{
     Config, LastRawMessageErrorKind, RetentionPolicy, StorageType,
 };
 use async_nats::jetstream::{self, ErrorCode};
-use async_nats::{Client, ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr, connection::State};
 use async_trait::async_trait;
 use changefeed_core::{Cursor, Error, Result};
 use subjects::{Subjects, covers};
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, watch};
 use tokio::time::timeout;
 
 use super::destination::{Appended, Destination, Held, Lane, Mark, Message};
@@ -41,8 +41,8 @@ pub const SUBSCRIPTION: &str = "Changefeed-Subscription";
 /// The shard of a message.
 pub const SHARD: &str = "Changefeed-Shard";
 
-/// How long the server may take to answer. A batch of which less is heard is abandoned by the server after ten seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the server may take to answer. A new leader of a stream knows nothing of a batch that the old one was sent.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A sink for one subscription in NATS JetStream.
 pub struct Nats {
@@ -51,6 +51,8 @@ pub struct Nats {
     stream: Option<String>,
     replicas: usize,
     client: OnceCell<Client>,
+    /// How often the connection was lost.
+    lost: watch::Sender<u64>,
     lanes: Mutex<HashMap<Lane, Known>>,
 }
 
@@ -102,6 +104,7 @@ impl Nats {
             replicas: usize::try_from(replicas).unwrap_or(usize::MAX),
             url,
             client: OnceCell::new(),
+            lost: watch::Sender::new(0),
             lanes: Mutex::default(),
         })
     }
@@ -116,11 +119,18 @@ impl Nats {
                         .map_err(|_| format!("'{host}' is not the address of a NATS server"))?;
                     servers.push(server);
                 }
+                let lost = self.lost.clone();
                 let options = ConnectOptions::new()
                     .name("changefeed")
                     .require_tls(self.url.scheme == "nats+tls")
                     .tls_client_config(tls()?)
                     .request_timeout(Some(PATIENCE))
+                    .event_callback(move |event| {
+                        if matches!(event, Event::Disconnected | Event::Closed) {
+                            lost.send_modify(|times| *times += 1);
+                        }
+                        std::future::ready(())
+                    })
                     .reconnect_delay_callback(|attempt| {
                         // Soon at first; a second is what a take-over may wait.
                         Duration::from_millis(20 << attempt.min(5)).min(Duration::from_secs(1))
@@ -140,6 +150,25 @@ impl Nats {
                 })
             })
             .await
+    }
+
+    /// Does something as long as the connection lasts: what was sent over one that is lost may never be answered.
+    async fn connected<T>(
+        &self,
+        work: impl Future<Output = std::result::Result<T, String>>,
+    ) -> std::result::Result<T, String> {
+        let mut lost = self.lost.subscribe();
+        let client = timeout(PATIENCE, self.client())
+            .await
+            .map_err(|_| silent())??;
+        let hosts = || self.url.hosts.join(",");
+        if client.connection_state() != State::Connected {
+            return Err(format!("NATS at {} is away", hosts()));
+        }
+        tokio::select! {
+            done = work => done,
+            _ = lost.changed() => Err(format!("the connection to NATS at {} was lost", hosts())),
+        }
     }
 
     /// Where a lane stands, and what is remembered for the next batch.
@@ -333,45 +362,43 @@ fn tls() -> std::result::Result<rustls::ClientConfig, String> {
 #[async_trait]
 impl Destination for Nats {
     async fn resume(&self, lane: &Lane) -> std::result::Result<Held, String> {
-        match timeout(PATIENCE, self.look(lane)).await {
-            Ok(seen) => seen.map(|(held, _)| held),
-            Err(_) => Err(silent()),
-        }
+        let seen = async {
+            let seen = timeout(PATIENCE, self.look(lane)).await;
+            seen.map_err(|_| silent())?
+        };
+        self.connected(seen).await.map(|(held, _)| held)
     }
 
     async fn append(&self, lane: &Lane, after: Held, batch: &[Message]) -> Appended {
-        let known = self
-            .lanes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(lane)
-            .cloned();
-        let known = match known {
-            Some(known) => known,
-            None => match timeout(PATIENCE, self.look(lane)).await {
-                Ok(Ok((_, known))) => known,
-                Ok(Err(why)) => return Appended::Unavailable(why),
-                Err(_) => return Appended::Unavailable(silent()),
-            },
+        let work = async {
+            let known = {
+                let lanes = self.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+                lanes.get(lane).cloned()
+            };
+            let known = match known {
+                Some(known) => known,
+                None => {
+                    let seen = timeout(PATIENCE, self.look(lane)).await;
+                    seen.map_err(|_| silent())??.1
+                }
+            };
+            let expected = match after {
+                Held::Upto(mark) => mark.token,
+                Held::Nothing => known.nothing,
+                // This sink can always tell, so the caller has not asked.
+                Held::CannotTell => return Ok(Appended::Conflict),
+            };
+            let way = publish::Way {
+                client: self.client().await?,
+                subjects: &self.subjects,
+                stream: &known.stream,
+                lane,
+            };
+            Ok(way.append(after, expected, batch).await)
         };
-        let expected = match after {
-            Held::Upto(mark) => mark.token,
-            Held::Nothing => known.nothing,
-            // This sink can always tell, so the caller has not asked.
-            Held::CannotTell => return Appended::Conflict,
-        };
-        match self.client().await {
-            Ok(client) => {
-                let way = publish::Way {
-                    client,
-                    subjects: &self.subjects,
-                    stream: &known.stream,
-                    lane,
-                };
-                way.append(after, expected, batch).await
-            }
-            Err(why) => Appended::Unavailable(why),
-        }
+        self.connected(work)
+            .await
+            .unwrap_or_else(Appended::Unavailable)
     }
 }
 

@@ -309,10 +309,11 @@ impl Way<'_> {
         let request = Request::new()
             .headers(headers)
             .payload(message.body.clone());
-        let answer = self
-            .client
-            .send_request(message.subject.clone(), request)
+        // The client has a limit of its own for the answer, but none for its queue.
+        let asked = self.client.send_request(message.subject.clone(), request);
+        let answer = timeout(PATIENCE, asked)
             .await
+            .map_err(|_| Failed::Unavailable(silent()))?
             .map_err(|e| Failed::Unavailable(format!("NATS has not acknowledged: {e}")))?;
         serde_json::from_slice(&answer.payload).map_err(|e| {
             Failed::Unavailable(format!("NATS has acknowledged in an unknown form: {e}"))

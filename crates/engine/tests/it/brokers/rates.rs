@@ -83,8 +83,7 @@ async fn of_nats() {
 async fn of_redis() {
     let server = servers::redis(&[]);
     eprintln!("Redis");
-    let client = ::redis::Client::open(format!("redis://127.0.0.1:{}/0", server.port)).unwrap();
-    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut connection = super::redis::connection(server.port).await;
     let bodies: Vec<_> = (1..=MESSAGES).map(body).collect();
     let began = Instant::now();
     for batch in bodies.chunks(BATCH) {

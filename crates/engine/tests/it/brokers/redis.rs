@@ -13,9 +13,14 @@ fn sink(server: &Server) -> Redis {
     Redis::connect(&format!("redis://127.0.0.1:{}/orders", server.port)).unwrap()
 }
 
-async fn connection(port: u16) -> ::redis::aio::MultiplexedConnection {
+/// The bare client. It would wait for half a second only, which a loaded machine exceeds.
+pub(super) async fn connection(port: u16) -> ::redis::aio::MultiplexedConnection {
     let client = Client::open(format!("redis://127.0.0.1:{port}/0")).unwrap();
-    client.get_multiplexed_async_connection().await.unwrap()
+    let config = ::redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(super::DEADLINE))
+        .set_response_timeout(Some(super::DEADLINE));
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.unwrap()
 }
 
 async fn ask(server: &Server, words: &[&str]) -> Value {
