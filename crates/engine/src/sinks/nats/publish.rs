@@ -9,7 +9,6 @@ use async_nats::header::{
 use async_nats::jetstream;
 use async_nats::jetstream::stream::LastRawMessageErrorKind;
 use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, Request};
-use bytes::Bytes;
 use serde::Deserialize;
 use tokio::time::timeout;
 
@@ -50,10 +49,11 @@ pub(super) struct Way<'a> {
 }
 
 /// A message as NATS takes it.
-struct Dressed {
-    subject: String,
+struct Dressed<'a> {
+    message: &'a Message,
+    subject: &'a str,
+    /// Handed over to the client when the message is sent.
     headers: HeaderMap,
-    body: Bytes,
     size: usize,
 }
 
@@ -113,11 +113,12 @@ impl Way<'_> {
             None => after,
         };
         while done < dressed.len() {
-            let part = &dressed[done..done + first_part(&dressed[done..])];
+            let count = first_part(&dressed[done..]);
+            let part = &mut dressed[done..done + count];
             match self.put(&filter, token, part).await {
                 Ok(sequence) => {
                     token = sequence;
-                    done += part.len();
+                    done += count;
                 }
                 Err(Failed::Conflict) => return Appended::Conflict,
                 Err(Failed::Repeated(expected)) => return self.repeated(&filter, expected).await,
@@ -142,11 +143,8 @@ impl Way<'_> {
     }
 
     /// A message with its headers; an error says why it will never be taken.
-    fn dress(&self, filter: &str, message: &Message) -> Result<Dressed, String> {
-        let subject = self
-            .subjects
-            .message(filter, message.subject.as_deref())?
-            .to_owned();
+    fn dress<'m>(&self, filter: &'m str, message: &'m Message) -> Result<Dressed<'m>, String> {
+        let subject = self.subjects.message(filter, message.subject.as_deref())?;
         let mut headers = HeaderMap::new();
         for (name, value) in &message.headers {
             // The server would take them for orders of ours.
@@ -157,13 +155,25 @@ impl Way<'_> {
                 .map_err(|_| format!("'{name}' cannot be the name of a header"))?;
             headers.append(name, value_of(value)?);
         }
-        headers.insert(CURSOR, value_of(&message.cursor.to_string())?);
-        headers.insert(EPOCH, value_of(&self.lane.epoch.to_string())?);
-        headers.insert(SHARD, value_of(&self.lane.shard.to_string())?);
-        headers.insert(SUBSCRIPTION, value_of(&self.lane.subscription)?);
-        headers.insert(NATS_MESSAGE_ID, value_of(&message.id)?);
+        headers.insert(
+            HeaderName::from_static(CURSOR),
+            value_of(&message.cursor.to_string())?,
+        );
+        headers.insert(
+            HeaderName::from_static(EPOCH),
+            value_of(&self.lane.epoch.to_string())?,
+        );
+        headers.insert(
+            HeaderName::from_static(SHARD),
+            value_of(&self.lane.shard.to_string())?,
+        );
+        headers.insert(
+            HeaderName::from_static(SUBSCRIPTION),
+            value_of(&self.lane.subscription)?,
+        );
+        value_of(&message.id)?;
         // What is added for the condition and for the batch has a fixed size, more or less.
-        let head = 300 + filter.len() + size_of(&headers);
+        let head = 300 + filter.len() + message.id.len() + size_of(&headers);
         if head > LARGEST_HEADERS {
             return Err(format!(
                 "its headers have {head} bytes, and JetStream takes {LARGEST_HEADERS}"
@@ -182,27 +192,38 @@ impl Way<'_> {
             ));
         }
         Ok(Dressed {
+            message,
             subject,
             headers,
-            body: message.body.clone(),
             size,
         })
     }
 
     /// Returns the sequence of the last message.
-    async fn put(&self, filter: &str, expected: u64, part: &[Dressed]) -> Result<u64, Failed> {
+    async fn put(
+        &self,
+        filter: &str,
+        expected: u64,
+        part: &mut [Dressed<'_>],
+    ) -> Result<u64, Failed> {
         if self.stream.atomic && part.len() > 1 {
             match timeout(PATIENCE, self.put_batch(filter, expected, part)).await {
                 Ok(Ok(Some(sequence))) => return Ok(sequence),
                 // Not as a batch: one by one shows which message is at fault.
-                Ok(Ok(None)) => {}
+                Ok(Ok(None)) => {
+                    for message in part.iter_mut() {
+                        let again = self.dress(filter, message.message);
+                        message.headers = again.map_err(Failed::Unavailable)?.headers;
+                    }
+                }
                 Ok(Err(failed)) => return Err(failed),
                 Err(_) => return Err(Failed::Unavailable(silent())),
             }
         }
         let mut last = expected;
-        for (index, message) in part.iter().enumerate() {
-            let mut headers = message.headers.clone();
+        for (index, message) in part.iter_mut().enumerate() {
+            let mut headers = std::mem::take(&mut message.headers);
+            headers.insert(NATS_MESSAGE_ID, message.message.id.as_str());
             self.condition(&mut headers, filter, last);
             let ack = self.ask(message, headers).await?;
             match ack.error {
@@ -228,29 +249,30 @@ impl Way<'_> {
         &self,
         filter: &str,
         expected: u64,
-        part: &[Dressed],
+        part: &mut [Dressed<'_>],
     ) -> Result<Option<u64>, Failed> {
         let id = format!("{:032x}", fastrand::u128(..));
         // 2.12.0 refuses ids of messages in batches.
         let with_ids = self.client.is_server_compatible(2, 12, 1);
+        let count = part.len();
         let mut answer = None;
-        for (index, message) in part.iter().enumerate() {
-            let mut headers = message.headers.clone();
-            if !with_ids {
-                headers = without_id(headers);
+        for (index, message) in part.iter_mut().enumerate() {
+            let mut headers = std::mem::take(&mut message.headers);
+            if with_ids {
+                headers.insert(NATS_MESSAGE_ID, message.message.id.as_str());
             }
             headers.insert(NATS_BATCH_ID, id.as_str());
             headers.insert(NATS_BATCH_SEQUENCE, (index + 1).to_string());
             if index == 0 {
                 self.condition(&mut headers, filter, expected);
             }
-            if index + 1 == part.len() {
+            if index + 1 == count {
                 headers.insert(NATS_BATCH_COMMIT, NATS_BATCH_COMMIT_FINAL);
                 answer = Some(self.ask(message, headers).await?);
             } else {
-                let body = message.body.clone();
+                let (subject, body) = (message.subject.to_owned(), message.message.body.clone());
                 self.client
-                    .publish_with_headers(message.subject.clone(), headers, body)
+                    .publish_with_headers(subject, headers, body)
                     .await
                     .map_err(|e| Failed::Unavailable(format!("NATS cannot be written to: {e}")))?;
             }
@@ -259,7 +281,7 @@ impl Way<'_> {
             return Ok(None);
         };
         match ack.error {
-            None if ack.batch.as_deref() == Some(&id) && ack.count == part.len() => Ok(Some(ack.seq)),
+            None if ack.batch.as_deref() == Some(&id) && ack.count == count => Ok(Some(ack.seq)),
             None => Err(Failed::Unavailable(
                 "the server did not store the batch as a whole, although its stream has allow_atomic".to_owned(),
             )),
@@ -305,12 +327,14 @@ impl Way<'_> {
         }
     }
 
-    async fn ask(&self, message: &Dressed, headers: HeaderMap) -> Result<Ack, Failed> {
+    async fn ask(&self, message: &Dressed<'_>, headers: HeaderMap) -> Result<Ack, Failed> {
         let request = Request::new()
             .headers(headers)
-            .payload(message.body.clone());
+            .payload(message.message.body.clone());
         // The client has a limit of its own for the answer, but none for its queue.
-        let asked = self.client.send_request(message.subject.clone(), request);
+        let asked = self
+            .client
+            .send_request(message.subject.to_owned(), request);
         let answer = timeout(PATIENCE, asked)
             .await
             .map_err(|_| Failed::Unavailable(silent()))?
@@ -322,7 +346,7 @@ impl Way<'_> {
 }
 
 /// How many messages of the front fit one batch.
-fn first_part(messages: &[Dressed]) -> usize {
+fn first_part(messages: &[Dressed<'_>]) -> usize {
     let mut size = 0;
     let fits = messages.iter().take(MOST).take_while(|message| {
         size += message.size;
@@ -341,18 +365,6 @@ fn failure(error: AckError, expected: u64) -> Failed {
 
 fn value_of(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_str(text).map_err(|_| "a header has a line break in its value".to_owned())
-}
-
-fn without_id(headers: HeaderMap) -> HeaderMap {
-    let mut kept = HeaderMap::new();
-    for (name, values) in headers.iter() {
-        if *name != NATS_MESSAGE_ID {
-            for value in values {
-                kept.append(name.clone(), value.clone());
-            }
-        }
-    }
-    kept
 }
 
 /// The bytes of headers on the wire.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use changefeed_engine::sinks::destination::{Appended, Destination, Held};
 use changefeed_engine::sinks::nats::Nats;
@@ -93,6 +95,11 @@ struct Pusher {
 
 impl Pusher {
     fn start(url: &str, directory: &Path) -> Self {
+        Pusher::trusting(url, directory, None)
+    }
+
+    /// One that trusts a certificate instead of those of the system.
+    fn trusting(url: &str, directory: &Path, certificate: Option<&Path>) -> Self {
         let module = module_path!().split_once("::").expect("a module").1;
         let child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -103,6 +110,7 @@ impl Pusher {
             ])
             .env(URL, url)
             .env(DIRECTORY, directory)
+            .envs(certificate.map(|path| ("SSL_CERT_FILE", path)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()
@@ -342,4 +350,42 @@ async fn nothing_is_lost_or_repeated_in_a_cluster_of_nats() {
         &super::nats::read(&context, "shop_orders", "shop.orders.0").await,
         goal,
     );
+}
+
+fn write_pem(path: &Path, what: &str, der: &[u8]) {
+    let text = STANDARD.encode(der);
+    fs::write(
+        path,
+        format!("-----BEGIN {what}-----\n{text}\n-----END {what}-----\n"),
+    )
+    .unwrap();
+}
+
+/// In a process of its own, because the environment says which certificates are trusted.
+#[tokio::test]
+async fn nats_is_reached_by_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let (certificate, key) = (
+        directory.path().join("certificate"),
+        directory.path().join("key"),
+    );
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    write_pem(&certificate, "CERTIFICATE", made.cert.der());
+    write_pem(&key, "PRIVATE KEY", &made.signing_key.serialize_der());
+    let server = servers::nats(&format!(
+        "tls {{ cert_file: \"{}\", key_file: \"{}\" }}\n",
+        certificate.display(),
+        key.display()
+    ));
+    let url = format!("nats+tls://localhost:{}/shop.orders", server.port);
+    let said = open(&url).resume(&lane(0, 0)).await.unwrap_err();
+    assert!(said.contains("cannot be reached"), "{said}");
+    fs::write(directory.path().join("goal"), "1000").unwrap();
+    let pusher = Pusher::trusting(&url, directory.path(), Some(&certificate));
+    let began = Instant::now();
+    while !pusher.lines().iter().any(|line| line == "idle") {
+        assert!(began.elapsed() < DEADLINE, "{:?}", pusher.lines());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(pusher.lines().iter().any(|line| line == "appended"));
 }
