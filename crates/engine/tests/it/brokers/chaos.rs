@@ -309,7 +309,20 @@ fn rounds() -> usize {
 }
 
 fn judge(read: &[(i64, Bytes)], goal: i64) {
-    assert_eq!(numbers(read), (1..=goal).collect::<Vec<_>>());
+    let numbers = numbers(read);
+    let wrong = numbers
+        .iter()
+        .zip(1..)
+        .position(|(found, wanted)| *found != wanted);
+    if let Some(at) = wrong {
+        let around = &numbers[at.saturating_sub(5)..numbers.len().min(at + 5)];
+        panic!(
+            "of {} for {goal}, number {} is wrong: {around:?}",
+            numbers.len(),
+            at + 1
+        );
+    }
+    assert_eq!(numbers.len() as i64, goal, "the end is missing");
 }
 
 #[tokio::test]
