@@ -1,8 +1,15 @@
 //! Where events and the batches of watches go.
 
 mod batches;
+pub mod destination;
 mod exec;
 mod handler;
+#[cfg(feature = "nats")]
+pub mod nats;
+#[cfg(any(feature = "nats", feature = "redis"))]
+mod place;
+#[cfg(feature = "redis")]
+pub mod redis;
 pub mod webhook;
 
 use std::time::Duration;

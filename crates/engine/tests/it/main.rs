@@ -6,4 +6,6 @@
     reason = "everything here is test code: panicking is how a test fails"
 )]
 
+#[cfg(all(feature = "nats", feature = "redis"))]
+mod brokers;
 mod webhook;
