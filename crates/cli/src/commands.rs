@@ -16,6 +16,7 @@ pub(crate) mod migrate;
 pub(crate) mod recover;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod subscription;
 pub(crate) mod sweep;
 pub(crate) mod token;
 pub(crate) mod top;

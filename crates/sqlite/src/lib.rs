@@ -64,6 +64,7 @@ mod read;
 mod schema;
 mod source;
 mod staging;
+mod subscriptions;
 mod sweep;
 mod tracking;
 mod triggers;
