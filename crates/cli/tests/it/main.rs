@@ -25,6 +25,7 @@ mod guides;
 mod history;
 mod http;
 #[cfg(unix)]
+mod subscriptions;
 mod top;
 #[cfg(feature = "otel")]
 mod traces;

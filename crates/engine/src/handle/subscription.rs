@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use changefeed_core::view::SubscriptionView;
 use changefeed_core::{
-    After, ConsumerName, Cursor, Kind, Lane, Result, ShardId, Sink, Subscription,
+    After, ConsumerName, Cursor, Kind, Lane, OnRefusal, Result, ShardId, Sink, Subscription,
     SubscriptionDefinition, words,
 };
 use futures_util::future::try_join_all;
 
 use super::{Changefeed, FeedHandle};
 use crate::sinks::destination::Destination;
+use crate::sinks::webhook::without_secrets;
 use crate::subscriber::{Sinks, Subscriber};
 use crate::supervisor::unique_name;
 use crate::{CancellationToken, subscriber};
@@ -24,7 +25,14 @@ impl Changefeed {
             return Ok(Vec::new());
         }
         let (consumers, holders) = tokio::try_join!(store.consumers(), store.lease_holders())?;
-        let view = |subscription| SubscriptionView::new(subscription, &consumers, &holders);
+        let view = |subscription| {
+            let mut view = SubscriptionView::new(subscription, &consumers, &holders);
+            view.definition.sink = without_secrets(&view.definition.sink);
+            if let OnRefusal::DeadLetter(sink) = &mut view.definition.on_refusal {
+                *sink = without_secrets(sink);
+            }
+            view
+        };
         Ok(subscriptions.iter().map(view).collect())
     }
 

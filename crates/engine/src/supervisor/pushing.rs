@@ -37,7 +37,8 @@ pub(super) async fn push(
     loop {
         match defined(db.store()).await {
             Ok(wanted) => {
-                // What was changed, moved, paused or dropped ends what runs by it.
+                // What was changed, moved, paused or dropped ends what runs by it. Nothing else is started in its place
+                // before it has ended: both would hold the lease of this instance.
                 running.retain(|key, run| {
                     let same = wanted
                         .get(key)
@@ -45,7 +46,7 @@ pub(super) async fn push(
                     if !same {
                         run.stop.cancel();
                     }
-                    same && !run.task.is_finished()
+                    !run.task.is_finished()
                 });
                 for (key, (as_is, feed)) in wanted {
                     let (name, shard) = key.clone();
