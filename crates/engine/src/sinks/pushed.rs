@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use changefeed_core::{Answer, Outcome, Result, SubscriptionDefinition, format_span};
+use changefeed_core::{Answer, Backoff, Outcome, Result, SubscriptionDefinition, format_span};
 use http::{HeaderName, HeaderValue};
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt;
@@ -117,11 +117,28 @@ impl PushBatches {
             (Outcome::Success, _) => Posted::Taken,
             (Outcome::Unknown, _) if !fresh => Posted::Lost,
             // What is wrong with the content, and stays wrong.
-            (_, Answer::Status { status, .. }) if matches!(status, 400 | 413 | 415 | 422) => {
-                Posted::Refused(why)
-            }
+            (
+                _,
+                Answer::Status {
+                    status: 400 | 413 | 415 | 422,
+                    ..
+                },
+            ) => Posted::Refused(why),
             _ => Posted::Away(why),
         }
+    }
+
+    /// Posts one message of several, and tries again for a while: to give up is to begin with the first one again, and
+    /// a receiver that often fails would never get to the last.
+    async fn insisted(&self, lane: &Lane, message: &Message) -> Posted {
+        let mut backoff = Backoff::default();
+        for _ in 0..4 {
+            match self.posted(lane, std::slice::from_ref(message)).await {
+                Posted::Away(_) | Posted::Lost => tokio::time::sleep(backoff.failed()).await,
+                told => return told,
+            }
+        }
+        self.posted(lane, std::slice::from_ref(message)).await
     }
 
     async fn posted(&self, lane: &Lane, batch: &[Message]) -> Posted {
@@ -132,6 +149,8 @@ impl PushBatches {
         }
     }
 }
+
+const LOST: &str = "the connection was lost";
 
 enum Posted {
     Taken,
@@ -150,18 +169,16 @@ impl Destination for PushBatches {
         match self.posted(lane, batch).await {
             Posted::Taken => Appended::All(Held::CannotTell),
             Posted::Away(why) => Appended::Unavailable(why),
-            Posted::Lost => Appended::Unavailable("the connection was lost".to_owned()),
+            Posted::Lost => Appended::Unavailable(LOST.to_owned()),
             Posted::Refused(reason) if batch.len() == 1 => refused(0, reason),
             Posted::Refused(_) => {
                 // One by one, to find the one that is meant.
                 for (index, message) in batch.iter().enumerate() {
-                    match self.posted(lane, std::slice::from_ref(message)).await {
+                    match self.insisted(lane, message).await {
                         Posted::Taken => {}
                         Posted::Refused(reason) => return refused(index, reason),
                         Posted::Away(why) => return Appended::Unavailable(why),
-                        Posted::Lost => {
-                            return Appended::Unavailable("the connection was lost".to_owned());
-                        }
+                        Posted::Lost => return Appended::Unavailable(LOST.to_owned()),
                     }
                 }
                 Appended::All(Held::CannotTell)
