@@ -158,7 +158,7 @@ CREATE TABLE changefeed_incident (
 ) strict, without rowid;
 CREATE TABLE changefeed_instance (
   name       text    not null primary key,
-  -- sweep, deliver, watch, http, with spaces in between.
+  -- sweep, deliver, watch, push, http, with spaces in between.
   roles      text    not null,
   -- Where its HTTP server listens.
   address    text,
@@ -244,6 +244,36 @@ CREATE TABLE changefeed_staged (
   order_key text,
   wanted    integer
 ) strict;
+CREATE TABLE changefeed_subscription (
+  name       text    not null primary key check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
+  feed_id    integer not null,
+  definition text    not null, -- what it pushes where, as JSON
+  paused     text,             -- why
+  created_at text not null default (strftime('%Y-%m-%d %H:%M:%f', 'now'))
+) strict, without rowid;
+CREATE TABLE changefeed_subscription_parked (
+  name      text    not null,
+  shard     integer not null,
+  epoch     integer not null,
+  cursor    text    not null,
+  reason    text    not null,
+  parked_at text not null default (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+  primary key (name, shard, epoch, cursor)
+) strict, without rowid;
+CREATE TABLE changefeed_subscription_shard (
+  name       text    not null,
+  shard      integer not null,
+  -- The lease's generation: an older one cannot move the position.
+  generation integer not null default 0,
+  -- Raised when a person has it begin elsewhere; part of message ids.
+  epoch      integer not null default 0,
+  held       text, -- what the sink held of this epoch when the position was stored
+  stopped    text, -- why
+  sent       integer not null default 0,
+  lost       integer not null default 0,
+  parked     integer not null default 0,
+  primary key (name, shard)
+) strict, without rowid;
 CREATE TABLE changefeed_ulid_limit (
   only_row           integer not null primary key default 1 check (only_row = 1),
   ahead_milliseconds integer not null default 60000 check (ahead_milliseconds >= 0)
@@ -379,6 +409,7 @@ end;
 CREATE TRIGGER changefeed_feed_delete after delete on changefeed_feed
 begin
   delete from changefeed_shard where feed_id = old.feed_id;
+  delete from changefeed_subscription where feed_id = old.feed_id;
   delete from changefeed_feed_source where feed_id = old.feed_id;
   delete from changefeed_backfill where feed_id = old.feed_id;
   delete from changefeed_staged where owner = old.feed_id;
@@ -459,6 +490,11 @@ begin
       or new.last_sweep_time is not old.last_sweep_time;
   update changefeed_shard_def set sweep_group = new.sweep_group, longpoll = new.longpoll
    where feed_id = old.feed_id and shard = old.shard;
+end;
+CREATE TRIGGER changefeed_subscription_delete after delete on changefeed_subscription
+begin
+  delete from changefeed_subscription_shard where name = old.name;
+  delete from changefeed_subscription_parked where name = old.name;
 end;
 CREATE VIEW changefeed_bounds (feed_id, shard, lowest, highest) as
   select s.feed_id, s.shard, d.trimmed, s.last_change_sequence_number

@@ -155,6 +155,11 @@ pub use changefeed_core::{
     RowOperation, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec,
     WatchStatus, batch_json,
 };
+// Subscriptions.
+pub use changefeed_core::{
+    Lane, LaneState, OnRefusal, ParkedChange, Subscription, SubscriptionDefinition,
+    SubscriptionFormat, subscription_start,
+};
 // Operating.
 pub use changefeed_core::{
     AccessToken, Announcement, Connections, Finding, Instance, LeaseHolder, Migration,
@@ -163,16 +168,17 @@ pub use changefeed_core::{
 };
 
 pub use changefeed_engine::observe::{Diagnosis, Looks, unswept};
+pub use changefeed_engine::sinks::destination;
 pub use changefeed_engine::sinks::webhook::{
     Reach as WebhookReach, Target as WebhookTarget, Variables, WebhookClient, WebhookOptions,
     keep_secrets, without_secrets,
 };
-pub use changefeed_engine::sinks::{Exec, PostBatches, batch_sink};
+pub use changefeed_engine::sinks::{Exec, PostBatches, PushOptions, PushTo, batch_sink, place_of};
 pub use changefeed_engine::supervisor::{InstanceOptions, Role, deliver, unique_name};
 pub use changefeed_engine::{
     CancellationToken, Changefeed, Closure, ConsumerHandle, DispatchOptions, DispatchTotals,
-    Dispatcher, FeedHandle, Generation, SweepTotals, Sweeper, TRACES, TriggerHandle, WatchBuilder,
-    WatchFunction, WatchTotals, Watcher,
+    Dispatcher, FeedHandle, Generation, Sinks, Subscriber, SweepTotals, Sweeper, TRACES,
+    TriggerHandle, WatchBuilder, WatchFunction, WatchTotals, Watcher,
 };
 
 /// The PostgreSQL store: `tokio_postgres` and what works inside the application's own transaction.

@@ -16,6 +16,7 @@ use crate::config::Config;
 
 mod serve;
 mod sink;
+mod subscription;
 mod token;
 mod watch;
 
@@ -24,6 +25,7 @@ pub(crate) use events::{
 };
 pub(crate) use serve::{Http, Serve};
 pub(crate) use sink::{BatchSinkArgs, WebhookArgs};
+pub(crate) use subscription::Subscriptions;
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
@@ -162,6 +164,9 @@ pub(crate) enum Command {
     /// List captured events and their attempts, and redeliver them
     #[command(subcommand)]
     Event(Event),
+    /// Push the changes of feeds to other systems, in order
+    #[command(subcommand)]
+    Subscription(Subscriptions),
     /// Create, list and revoke tokens of the HTTP interface
     #[command(subcommand)]
     Token(Token),

@@ -17,6 +17,7 @@ pub(crate) mod recover;
 pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod subscription;
 pub(crate) mod sweep;
 pub(crate) mod token;
 pub(crate) mod top;

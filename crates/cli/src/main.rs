@@ -80,6 +80,9 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
         }
         Command::Trigger(trigger) => commands::trigger::run(&database, trigger, out).await,
         Command::Event(event) => commands::event::run(&database, event, out).await,
+        Command::Subscription(subscription) => {
+            commands::subscription::run(&database, subscription, out).await
+        }
         Command::Token(token) => commands::token::run(&database, token, out).await,
         Command::Doctor(doctor) => commands::doctor::run(&database, &doctor, &variables, out).await,
         Command::Status => commands::status::run(&database, &variables, out).await,

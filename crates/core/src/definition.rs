@@ -1,14 +1,16 @@
-//! What people define: triggers, watches, and where things go. Each has one form, which is the same in
+//! What people define: triggers, watches, subscriptions, and where things go. Each has one form, which is the same in
 //! the database, in `changefeed.toml` and over HTTP.
 
 mod retention;
 mod sink;
+mod subscription;
 mod text;
 mod trigger;
 mod watch;
 
 pub use retention::Retention;
 pub use sink::{Header, Setting, Sink, Webhook};
+pub use subscription::{OnRefusal, SubscriptionDefinition, SubscriptionFormat, subscription_start};
 pub use text::format_span;
 pub use trigger::{
     Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, TriggerDefinition,

@@ -40,7 +40,7 @@ pub struct Tallies {
 pub struct Announcement {
     /// Its name; unique to it.
     pub name: String,
-    /// What it does: `sweep`, `deliver`, `watch`, `http`.
+    /// What it does: `sweep`, `deliver`, `watch`, `push`, `http`.
     pub roles: Vec<String>,
     /// Where its HTTP server listens.
     pub address: Option<String>,

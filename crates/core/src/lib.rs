@@ -30,6 +30,7 @@ mod row_change;
 mod schema;
 mod shard_by;
 mod store;
+mod subscription;
 mod table;
 mod template;
 mod ulid;
@@ -47,9 +48,10 @@ pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definition::{
-    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, NewWatch, OrderBy,
-    Retention, Setting, Sink, TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition,
-    Webhook, format_span,
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, Header, NewWatch, OnRefusal,
+    OrderBy, Retention, Setting, Sink, SubscriptionDefinition, SubscriptionFormat,
+    TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition, Webhook, format_span,
+    subscription_start,
 };
 pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict};
@@ -76,9 +78,10 @@ pub use schema::{Migration, MigrationStep, SCHEMA_VERSION, SchemaState, require_
 pub use shard_by::{ShardRange, ShardValue, shard_of};
 pub use store::{
     AccessStore, ConsumerStore, DefinitionStore, EventStore, FeedStore, InstanceStore, LeaseStore,
-    SchemaStore, Store, SweepReport, SweepStore, SweptShard, TriggerStore, UlidStore, WakeStore,
-    WatchStore,
+    SchemaStore, Store, SubscriptionStore, SweepReport, SweepStore, SweptShard, TriggerStore,
+    UlidStore, WakeStore, WatchStore,
 };
+pub use subscription::{Advance, Found, Lane, LaneState, ParkedChange, Subscription, reconcile};
 pub use table::{Fold, TableName};
 pub use template::fill;
 pub use ulid::{Ulid, UlidState};

@@ -9,13 +9,14 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use crate::{
-    AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned, Connections,
-    Consumer, ConsumerName, Cursor, Dialect, Erased, EventClaim, EventFilter, EventId,
-    EventTrigger, Feed, FeedId, Finding, Finished, Incarnation, Incident, Instance, Lease,
-    LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken,
-    Page, Redelivery, Result, Retention, SchemaState, Settled, ShardId, ShardState, Step,
-    SweepGroup, TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted,
-    Watch, WatchFrom, WatchPlace, WatchSettings, WatchSpec, WatchStatus,
+    AccessToken, Advance, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
+    Connections, Consumer, ConsumerName, Cursor, Dialect, Erased, EventClaim, EventFilter, EventId,
+    EventTrigger, Feed, FeedId, Finding, Finished, Incarnation, Incident, Instance, Lane,
+    LaneState, Lease, LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration,
+    NewFeed, NewToken, Page, ParkedChange, Redelivery, Result, Retention, SchemaState, Settled,
+    ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SweepGroup, TableName, Take,
+    TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchPlace,
+    WatchSettings, WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -360,6 +361,49 @@ pub trait WatchStore: Send + Sync {
     async fn watch_findings(&self) -> Result<Vec<Finding>>;
 }
 
+/// Subscriptions, and how far the sink of each has got in each shard. The position is the cursor of the consumer
+/// that has the subscription's name.
+#[async_trait]
+pub trait SubscriptionStore: Send + Sync {
+    /// All subscriptions, by name, with the shards that were ever worked on.
+    async fn subscriptions(&self) -> Result<Vec<Subscription>>;
+
+    /// Creates a subscription that begins in each shard at one of these cursors, or else with the oldest change; all
+    /// or nothing. With `replace`, the one of the same name gets this definition and keeps its positions.
+    async fn create_subscription(
+        &self,
+        definition: &SubscriptionDefinition,
+        feed: &Feed,
+        starts: &[(ShardId, Cursor)],
+        replace: bool,
+    ) -> Result<()>;
+
+    /// Removes a subscription and its positions.
+    async fn drop_subscription(&self, name: &ConsumerName) -> Result<()>;
+
+    /// Stops pushing for this reason; or lets it go on, also in shards that were stopped by a refusal.
+    async fn pause_subscription(&self, name: &ConsumerName, reason: Option<&str>) -> Result<()>;
+
+    /// Says that the holder of the shard's lease works by this generation. From now on no older one can move the
+    /// position. Fails with [`Kind::Moved`](crate::Kind::Moved) if a newer one was here.
+    async fn hold_lane(&self, lane: &Lane, generation: i64) -> Result<LaneState>;
+
+    /// Moves the position and counts what was done, if generation, epoch and position are what the caller
+    /// believes; otherwise fails with [`Kind::Moved`](crate::Kind::Moved). Repeating a call whose outcome is unknown
+    /// is safe: it succeeds without counting again.
+    async fn advance_lane(&self, lane: &Lane, advance: &Advance) -> Result<()>;
+
+    /// Stops a shard until a person resumes or resets it. With a generation, the position stays; without one it is
+    /// given up, so that retention does not wait for it.
+    async fn stop_lane(&self, lane: &Lane, generation: Option<i64>, reason: &str) -> Result<()>;
+
+    /// Begins a new epoch of a shard after a cursor, or with the oldest change. Returns the epoch.
+    async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32>;
+
+    /// Changes that the sink refused and that were left out, newest first.
+    async fn parked_changes(&self, name: &ConsumerName, limit: usize) -> Result<Vec<ParkedChange>>;
+}
+
 /// Definitions of feeds, event triggers and watches, many at once.
 #[async_trait]
 pub trait DefinitionStore: Send + Sync {
@@ -411,6 +455,7 @@ pub trait Store:
     + TriggerStore
     + EventStore
     + WatchStore
+    + SubscriptionStore
     + DefinitionStore
     + AccessStore
     + InstanceStore
@@ -428,6 +473,7 @@ impl<T> Store for T where
         + TriggerStore
         + EventStore
         + WatchStore
+        + SubscriptionStore
         + DefinitionStore
         + AccessStore
         + InstanceStore

@@ -3,8 +3,10 @@
 
 mod detail;
 mod status;
+mod subscription;
 
 pub use detail::{EventDetail, FeedDetail, ShardDetail, TriggerView};
 pub use status::{
     Database, FeedStatus, InstanceStatus, ShardStatus, Status, TriggerStatus, WatchOverview,
 };
+pub use subscription::{SubscriptionShard, SubscriptionView};

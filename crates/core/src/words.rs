@@ -2,7 +2,10 @@
 
 use std::fmt::Display;
 
-use crate::{Error, EventId, FeedId, FeedName, Kind, TableName, TriggerName, Watch, WatchName};
+use crate::{
+    ConsumerName, Error, EventId, FeedId, FeedName, Kind, Lane, TableName, TriggerName, Watch,
+    WatchName,
+};
 
 /// A finding: what captures a table was made for its new form.
 pub const CAPTURE_RECREATED: &str = "its table was altered; its database triggers were recreated";
@@ -104,6 +107,39 @@ pub fn no_column(table: impl Display, name: &str, known: &[&str]) -> Error {
 /// A table that is not there.
 pub fn no_table(name: &TableName) -> Error {
     Error::not_found(format!("there is no table {name}"))
+}
+
+/// A subscription by a name that nobody has.
+pub fn no_subscription(name: &ConsumerName) -> Error {
+    Error::not_found(format!("there is no subscription '{name}'"))
+        .advise("`changefeed subscription list` shows those there are")
+}
+
+/// A subscription with a name that another one has.
+pub fn subscription_name_taken(name: &ConsumerName) -> Error {
+    let message = format!("there is already a subscription '{name}'");
+    Error::new(Kind::AlreadyExists, message)
+        .advise("add --replace to change it; it goes on where it is")
+}
+
+/// A subscription that is to push another feed.
+pub fn subscription_elsewhere(name: &ConsumerName) -> Error {
+    Error::invalid(format!("subscription '{name}' pushes another feed"))
+        .advise("drop it first, or choose another name")
+}
+
+/// A subscription whose consumer would be the one of another program.
+pub fn consumer_taken(name: &ConsumerName) -> Error {
+    let message = format!("there is already a consumer '{name}' of this feed");
+    Error::new(Kind::AlreadyExists, message)
+        .advise("choose another name: a subscription keeps its position as a consumer")
+}
+
+/// A position that another instance or a person has moved.
+pub fn lane_moved(lane: &Lane) -> Error {
+    let (name, shard) = (&lane.name, lane.shard);
+    let message = format!("shard {shard} of subscription '{name}' is not where it was");
+    Error::new(Kind::Moved, message).advise("another instance works on it, or a person moved it")
 }
 
 /// A trigger by a name that nobody has.

@@ -3,6 +3,7 @@
 mod consumer;
 mod database;
 mod feed;
+mod subscription;
 mod trigger;
 mod watch;
 

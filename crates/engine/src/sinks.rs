@@ -1,27 +1,35 @@
-//! Where events and the batches of watches go.
+//! Where events, the batches of watches and the messages of subscriptions go.
 
 mod batches;
 pub mod destination;
 mod exec;
+mod file;
+mod formats;
 mod handler;
 #[cfg(feature = "nats")]
 pub mod nats;
+mod open;
 #[cfg(any(feature = "nats", feature = "redis"))]
 mod place;
+mod pushed;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod webhook;
 
 use std::time::Duration;
 
-use changefeed_core::{Answer, Attempt, Outcome, Result, Sink, WatchDefinition, WatchName};
+use changefeed_core::{Answer, Attempt, Error, Outcome, Result, Sink, WatchDefinition, WatchName};
 use webhook::{WebhookClient, WebhookOptions};
 
 use crate::WatchFunction;
 
 pub use batches::PostBatches;
 pub use exec::Exec;
+pub use file::Files;
+pub use formats::{Dress, place_of};
 pub use handler::Handler;
+pub use open::{PushOptions, destination};
+pub use pushed::{PushBatches, PushCommand, PushTo, Stdout};
 
 /// Where the batches of a watch go; nothing if a program that uses the library takes them.
 pub fn batch_sink(
@@ -41,6 +49,11 @@ pub fn batch_sink(
             Some(Box::new(Exec::new(command, format, timeout)))
         }
         Sink::InProcess => None,
+        other => {
+            return Err(Error::invalid(format!(
+                "only a subscription can push to {other}"
+            )));
+        }
     })
 }
 

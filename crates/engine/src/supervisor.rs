@@ -1,6 +1,7 @@
 //! One instance: its loops, their meters, and how they end together.
 
 mod delivering;
+mod pushing;
 mod sweeping;
 mod warming;
 mod watching;
@@ -26,13 +27,21 @@ pub enum Role {
     Deliver,
     /// Hand changed rows to functions.
     Watch,
+    /// Push the changes of feeds to the sinks of subscriptions.
+    Push,
     /// Answer requests.
     Http,
 }
 
 impl Role {
     /// Everything that an instance can do.
-    pub const ALL: [Role; 4] = [Role::Sweep, Role::Deliver, Role::Watch, Role::Http];
+    pub const ALL: [Role; 5] = [
+        Role::Sweep,
+        Role::Deliver,
+        Role::Watch,
+        Role::Push,
+        Role::Http,
+    ];
 
     /// Its name in status, metrics and options.
     pub fn as_str(self) -> &'static str {
@@ -40,6 +49,7 @@ impl Role {
             Role::Sweep => "sweep",
             Role::Deliver => "deliver",
             Role::Watch => "watch",
+            Role::Push => "push",
             Role::Http => "http",
         }
     }
@@ -63,8 +73,11 @@ pub struct InstanceOptions {
     pub dispatch: DispatchOptions,
     /// How webhooks are called.
     pub webhooks: WebhookOptions,
-    /// Whether it runs the commands of watches. Everybody who may define a watch can then run commands here.
+    /// Whether it runs the commands of watches and subscriptions. Everybody who may define one can then run commands
+    /// here.
     pub allow_exec: bool,
+    /// The directories that subscriptions may write files to.
+    pub allow_files: Vec<std::path::PathBuf>,
 }
 
 impl InstanceOptions {
@@ -76,6 +89,7 @@ impl InstanceOptions {
             dispatch: DispatchOptions::new(&name),
             webhooks: WebhookOptions::default(),
             allow_exec: false,
+            allow_files: Vec::new(),
             name,
         }
     }
@@ -168,14 +182,15 @@ impl Supervisor {
             roles: roles.iter().map(Role::to_string).collect(),
             address,
         };
-        let (sweeping, delivering, watching) = (
+        let (sweeping, delivering, watching, pushing) = (
             self.in_loop(Role::Sweep),
             self.in_loop(Role::Deliver),
             self.in_loop(Role::Watch),
+            self.in_loop(Role::Push),
         );
         let (dispatch, webhooks) = (&self.options.dispatch, &self.options.webhooks);
         let stop = || self.stop.clone();
-        let (swept, delivered, watched, (), (), ()) = tokio::join!(
+        let (swept, delivered, watched, pushed, (), (), ()) = tokio::join!(
             self.part(Role::Sweep, sweeping::sweep(&sweeping, name, stop())),
             self.part(Role::Deliver, async {
                 let dispatch = DispatchOptions {
@@ -189,6 +204,10 @@ impl Supervisor {
                 Role::Watch,
                 watching::watch(&watching, &self.options, stop())
             ),
+            self.part(
+                Role::Push,
+                pushing::push(&pushing, &self.options, &self.meters, stop())
+            ),
             announce(self.database(), who, self.meters.clone(), stop()),
             self.health.tell(stop()),
             async {
@@ -198,7 +217,7 @@ impl Supervisor {
                 }
             },
         );
-        swept.and(delivered).and(watched)
+        swept.and(delivered).and(watched).and(pushed)
     }
 
     /// The database for a loop: its calls are counted, and it is seen when they are not answered.

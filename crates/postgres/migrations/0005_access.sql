@@ -17,7 +17,7 @@ create table changefeed.access_token (
 -- Instances of `changefeed serve`, for whoever wants to see all of them. Nothing depends on it.
 create table changefeed.instance (
     name       text primary key,
-    -- sweep, deliver, watch, http, with spaces in between.
+    -- sweep, deliver, watch, push, http, with spaces in between.
     roles      text not null,
     -- Where its HTTP server listens.
     address    text,

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    AccessStore, AccessToken, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp, Cleaned,
-    Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect, Erased,
-    EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding, Finished,
-    Incarnation, Incident, Instance, InstanceStore, Lease, LeaseHolder, LeaseStore, LeasedEvent,
-    LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page, Redelivery, Result, Retention,
-    SchemaState, SchemaStore, Settled, ShardId, ShardState, Step, SweepGroup, SweepReport,
-    SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState, TriggerStore, Trimmed,
-    UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
+    AccessStore, AccessToken, Advance, After, Announcement, Backfill, Batch, BatchOutcome, CleanUp,
+    Cleaned, Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
+    Erased, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding,
+    Finished, Incarnation, Incident, Instance, InstanceStore, Lane, LaneState, Lease, LeaseHolder,
+    LeaseStore, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page,
+    ParkedChange, Redelivery, Result, Retention, SchemaState, SchemaStore, Settled, ShardId,
+    ShardState, Step, Subscription, SubscriptionDefinition, SubscriptionStore, SweepGroup,
+    SweepReport, SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState,
+    TriggerStore, Trimmed, UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
+    WatchStatus, WatchStore,
 };
 use serde_json::value::RawValue;
 
@@ -403,6 +405,67 @@ impl WatchStore for PostgresStore {
 
     async fn watch_findings(&self) -> Result<Vec<Finding>> {
         self.call(Limit::LONG, async |s| s.watch_findings().await)
+            .await
+    }
+}
+
+#[async_trait]
+impl SubscriptionStore for PostgresStore {
+    async fn subscriptions(&self) -> Result<Vec<Subscription>> {
+        self.call(Limit::BRIEF, async |s| s.subscriptions().await)
+            .await
+    }
+
+    async fn create_subscription(
+        &self,
+        definition: &SubscriptionDefinition,
+        feed: &Feed,
+        starts: &[(ShardId, Cursor)],
+        replace: bool,
+    ) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| {
+            s.create_subscription(definition, feed, starts, replace)
+                .await
+        })
+        .await
+    }
+
+    async fn drop_subscription(&self, name: &ConsumerName) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| s.drop_subscription(name).await)
+            .await
+    }
+
+    async fn pause_subscription(&self, name: &ConsumerName, reason: Option<&str>) -> Result<()> {
+        self.call(Limit::ADMIN, async |s| {
+            s.pause_subscription(name, reason).await
+        })
+        .await
+    }
+
+    async fn hold_lane(&self, lane: &Lane, generation: i64) -> Result<LaneState> {
+        self.call(Limit::BRIEF, async |s| s.hold_lane(lane, generation).await)
+            .await
+    }
+
+    async fn advance_lane(&self, lane: &Lane, advance: &Advance) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| s.advance_lane(lane, advance).await)
+            .await
+    }
+
+    async fn stop_lane(&self, lane: &Lane, generation: Option<i64>, reason: &str) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| {
+            s.stop_lane(lane, generation, reason).await
+        })
+        .await
+    }
+
+    async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
+        self.call(Limit::ADMIN, async |s| s.restart_lane(lane, after).await)
+            .await
+    }
+
+    async fn parked_changes(&self, name: &ConsumerName, limit: usize) -> Result<Vec<ParkedChange>> {
+        self.call(Limit::BRIEF, async |s| s.parked_changes(name, limit).await)
             .await
     }
 }

@@ -11,6 +11,7 @@ import { trigger, triggers } from "./triggers.js";
 import { events } from "./events.js";
 import { event } from "./event.js";
 import { watch, watches } from "./watches.js";
+import { subscription, subscriptions } from "./subscriptions.js";
 import { instances } from "./instances.js";
 import { api } from "./interface.js";
 
@@ -19,7 +20,8 @@ const EVERY = 5000;
 
 const ROUTES = [
   ["", overview], ["feeds", feeds], ["feeds/*", feed], ["triggers", triggers], ["triggers/*", trigger],
-  ["events", events], ["events/*", event], ["watches", watches], ["watches/*", watch], ["instances", instances],
+  ["events", events], ["events/*", event], ["watches", watches], ["watches/*", watch],
+  ["subscriptions", subscriptions], ["subscriptions/*", subscription], ["instances", instances],
   ["api", api],
 ];
 
@@ -111,7 +113,8 @@ function later(mine) {
 
 const SECTIONS = [
   ["Overview", "#/"], ["Feeds", "#/feeds"], ["Triggers", "#/triggers"], ["Events", "#/events"],
-  ["Dead letters", "#/events?status=dead_letter"], ["Watches", "#/watches"], ["Instances", "#/instances"], ["API", "#/api"],
+  ["Dead letters", "#/events?status=dead_letter"], ["Watches", "#/watches"],
+  ["Subscriptions", "#/subscriptions"], ["Instances", "#/instances"], ["API", "#/api"],
 ];
 
 function navigation({ parts, query } = place()) {

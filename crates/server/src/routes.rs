@@ -9,6 +9,7 @@ pub(crate) mod operating;
 pub(crate) mod page;
 pub(crate) mod protocols;
 pub(crate) mod status;
+pub(crate) mod subscriptions;
 pub(crate) mod tokens;
 pub(crate) mod triggers;
 pub(crate) mod watches;
@@ -53,6 +54,16 @@ pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
         .routes(routes!(watches::show, watches::remove))
         .routes(routes!(watches::retry))
         .routes(routes!(watches::reset))
+        .routes(routes!(subscriptions::list))
+        .routes(routes!(
+            subscriptions::show,
+            subscriptions::put,
+            subscriptions::remove
+        ))
+        .routes(routes!(subscriptions::pause))
+        .routes(routes!(subscriptions::resume))
+        .routes(routes!(subscriptions::seek))
+        .routes(routes!(subscriptions::reset))
         .routes(routes!(status::status))
         .routes(routes!(status::series))
         .routes(routes!(status::instances))

@@ -4,6 +4,7 @@
 pub(crate) mod events;
 pub(crate) mod feeds;
 pub(crate) mod status;
+pub(crate) mod subscriptions;
 pub(crate) mod tokens;
 pub(crate) mod triggers;
 pub(crate) mod watches;

@@ -106,6 +106,48 @@ create table changefeed_consumer (
   primary key (name, feed_id, shard)
 ) strict, without rowid;
 
+-- The changes of a feed are pushed to a sink. The position is the cursor of the consumer of the same name.
+create table changefeed_subscription (
+  name       text    not null primary key check (name <> '' and name not glob '*[^a-zA-Z0-9_-]*'),
+  feed_id    integer not null,
+  definition text    not null, -- what it pushes where, as JSON
+  paused     text,             -- why
+  created_at text not null default (strftime('%Y-%m-%d %H:%M:%f', 'now'))
+) strict, without rowid;
+
+-- Where each of its shards stands. Whoever works on one holds the lease push/NAME/SHARD.
+create table changefeed_subscription_shard (
+  name       text    not null,
+  shard      integer not null,
+  -- The lease's generation: an older one cannot move the position.
+  generation integer not null default 0,
+  -- Raised when a person has it begin elsewhere; part of message ids.
+  epoch      integer not null default 0,
+  held       text, -- what the sink held of this epoch when the position was stored
+  stopped    text, -- why
+  sent       integer not null default 0,
+  lost       integer not null default 0,
+  parked     integer not null default 0,
+  primary key (name, shard)
+) strict, without rowid;
+
+-- Changes that a sink refused and that were left out.
+create table changefeed_subscription_parked (
+  name      text    not null,
+  shard     integer not null,
+  epoch     integer not null,
+  cursor    text    not null,
+  reason    text    not null,
+  parked_at text not null default (strftime('%Y-%m-%d %H:%M:%f', 'now')),
+  primary key (name, shard, epoch, cursor)
+) strict, without rowid;
+
+create trigger changefeed_subscription_delete after delete on changefeed_subscription
+begin
+  delete from changefeed_subscription_shard where name = old.name;
+  delete from changefeed_subscription_parked where name = old.name;
+end;
+
 create table changefeed_lease (
   name       text    not null primary key,
   owner      text, -- null once it was given back
@@ -226,6 +268,7 @@ end;
 create trigger changefeed_feed_delete after delete on changefeed_feed
 begin
   delete from changefeed_shard where feed_id = old.feed_id;
+  delete from changefeed_subscription where feed_id = old.feed_id;
   delete from changefeed_feed_source where feed_id = old.feed_id;
   delete from changefeed_backfill where feed_id = old.feed_id;
   delete from changefeed_staged where owner = old.feed_id;

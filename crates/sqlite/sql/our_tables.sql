@@ -3,7 +3,8 @@ select type, name from sqlite_master
  where type in ('table', 'view')
    and (name in (
      'changefeed_schema', 'changefeed_incarnation', 'changefeed_feed', 'changefeed_shard_def', 'changefeed_numbered',
-     'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_lease',
+     'changefeed_progress', 'changefeed_change_id', 'changefeed_consumer', 'changefeed_subscription',
+     'changefeed_subscription_shard', 'changefeed_subscription_parked', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
      'changefeed_shard', 'changefeed_read', 'changefeed_bounds', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
      'changefeed_shard_ulid', 'changefeed_incident', 'changefeed_ulid_limit', 'changefeed_ulid_source',

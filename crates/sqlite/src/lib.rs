@@ -65,6 +65,7 @@ mod reshard;
 mod schema;
 mod source;
 mod staging;
+mod subscriptions;
 mod sweep;
 mod tracking;
 mod triggers;

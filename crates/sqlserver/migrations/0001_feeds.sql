@@ -896,6 +896,11 @@ begin
     --@babelfish delete s from changefeed.feed_source s join deleted d on d.feed_id = s.feed_id;
     --@babelfish delete b from changefeed.backfill b join deleted d on d.feed_id = b.feed_id;
     --@babelfish delete r from changefeed.feed_reader r join deleted d on d.feed_id = r.feed_id;
+    delete p from changefeed.subscription_parked p
+    join changefeed.subscription s on s.name = p.name join deleted d on d.feed_id = s.feed_id;
+    delete p from changefeed.subscription_shard p
+    join changefeed.subscription s on s.name = p.name join deleted d on d.feed_id = s.feed_id;
+    delete s from changefeed.subscription s join deleted d on d.feed_id = s.feed_id;
     declare @drop nvarchar(max);
     while 1 = 1
     begin
@@ -981,6 +986,54 @@ GO
 --@babelfish     delete p from changefeed.progress p join deleted d on d.feed_id = p.feed_id and d.shard = p.shard;
 --@babelfish     delete c from changefeed.consumer c join deleted d on d.feed_id = c.feed_id and d.shard = c.shard;
 --@babelfish end;
+GO
+
+-- Subscriptions ---------------------------------------------------------------------------------
+
+-- The changes of a feed are pushed to a sink. The position is the cursor of the consumer of the same name.
+create table changefeed.subscription (
+    name       varchar(100) not null constraint pk_subscription primary key,
+    feed_id    smallint not null,
+    -- What it pushes where, as JSON.
+    definition nvarchar(max) not null,
+    -- Why it is paused.
+    paused     nvarchar(max) null,
+    created_at datetime2(3) not null constraint df_subscription_created default sysutcdatetime(),
+    constraint ck_subscription_name
+        check (name <> '' and patindex('%[^a-zA-Z0-9_-]%', name collate Latin1_General_BIN2) = 0)
+);
+GO
+
+-- Where each of its shards stands. Whoever works on one holds the lease push/NAME/SHARD. No foreign keys: dropping a
+-- feed or a subscription removes the rows in its transaction.
+create table changefeed.subscription_shard (
+    name       varchar(100) not null,
+    shard      smallint not null,
+    -- The lease's generation: an older one cannot move the position.
+    generation bigint not null constraint df_subscription_shard_generation default 0,
+    -- Raised when a person has it begin elsewhere; part of message ids.
+    epoch      int not null constraint df_subscription_shard_epoch default 0,
+    -- What the sink held of this epoch when the position was stored.
+    held       varchar(26) null,
+    -- Why it was stopped.
+    stopped    nvarchar(max) null,
+    sent       bigint not null constraint df_subscription_shard_sent default 0,
+    lost       bigint not null constraint df_subscription_shard_lost default 0,
+    parked     bigint not null constraint df_subscription_shard_parked default 0,
+    constraint pk_subscription_shard primary key (name, shard)
+);
+GO
+
+-- Changes that a sink refused and that were left out.
+create table changefeed.subscription_parked (
+    name       varchar(100) not null,
+    shard      smallint not null,
+    epoch      int not null,
+    [cursor]   varchar(26) not null,
+    reason     nvarchar(max) not null,
+    parked_at  datetime2(3) not null constraint df_subscription_parked_at default sysutcdatetime(),
+    constraint pk_subscription_parked primary key (name, shard, epoch, [cursor])
+);
 GO
 
 -- Roles -----------------------------------------------------------------------------------------

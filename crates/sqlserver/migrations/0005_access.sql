@@ -24,7 +24,7 @@ GO
 -- Instances of `changefeed serve`, for whoever wants to see all of them. Nothing depends on it.
 create table changefeed.instance (
     name       nvarchar(200) not null constraint pk_instance primary key,
-    -- sweep, deliver, watch, http, with spaces in between.
+    -- sweep, deliver, watch, push, http, with spaces in between.
     roles      nvarchar(200) not null,
     -- Where its HTTP server listens.
     address    nvarchar(300) null,

@@ -38,6 +38,7 @@ mod schema;
 mod session;
 mod source;
 mod store;
+mod subscriptions;
 mod surroundings;
 mod sweep;
 mod table_trigger;

@@ -26,6 +26,7 @@ pub mod reading;
 pub mod replaying;
 pub mod resharding;
 pub mod schema;
+pub mod subscriptions;
 pub mod telling;
 pub mod triggers;
 pub mod trim;
@@ -209,6 +210,13 @@ macro_rules! conformance {
                 a_joined_table_can_be_backfilled
                 a_feed_without_a_table_cannot_be_backfilled
                 an_empty_table_is_finished_at_once
+            }
+            subscriptions {
+                a_subscription_is_created_once_and_keeps_its_place
+                promise_13_a_late_writer_moves_no_position
+                promise_13_what_the_sink_says_wins
+                a_refused_change_stops_its_shard_or_is_parked
+                promise_13_a_webhook_gets_every_change_in_order
             }
             consumers {
                 a_cursor_is_kept_by_name_and_shard

@@ -32,6 +32,12 @@ Examples:
   changefeed watch show mail                   its backlog, and what is parked
   changefeed watch retry mail                  try parked rows again";
 
+pub(super) const SUBSCRIPTION_CREATE: &str = "\
+Examples:
+  changefeed subscription create lake --feed orders --to 'file:/var/lib/lake/orders-{shard}.ndjson'
+  changefeed subscription create hook --feed orders --to https://shop.example/hooks/orders --from now
+  changefeed subscription create bus --feed orders --to nats://127.0.0.1:4222/shop.orders --format cloudevents";
+
 pub(super) const FEED_CREATE: &str = "\
 Examples:
   changefeed feed create orders --from orders

@@ -20,9 +20,12 @@ pub(crate) struct Serve {
     /// Do only this, to split the work over instances
     #[arg(long, value_parser = role(), value_delimiter = ',', value_name = "ROLES")]
     pub(crate) only: Vec<Role>,
-    /// Let watches act on this machine: run the commands that were defined with --exec
+    /// Let watches and subscriptions act on this machine: run the commands that were defined
     #[arg(long)]
     pub(crate) allow_exec: bool,
+    /// Let subscriptions write files in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) allow_files: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) http: Http,
     #[command(flatten)]
@@ -46,6 +49,7 @@ fn role() -> impl TypedValueParser<Value = Role> {
             Role::Sweep => "Give numbers to committed changes",
             Role::Deliver => "Deliver events, and clean up after them",
             Role::Watch => "Hand changed rows to functions",
+            Role::Push => "Push the changes of feeds to the sinks of subscriptions",
             Role::Http => "Answer requests",
         })
     });

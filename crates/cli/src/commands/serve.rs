@@ -67,6 +67,7 @@ pub(crate) async fn prepare(
     instance.dispatch = args.deliver.dispatch(&name);
     instance.webhooks = args.deliver.webhooks()?;
     instance.allow_exec = args.allow_exec;
+    instance.allow_files.clone_from(&args.allow_files);
     let mut options = ServeOptions::new(db);
     options.instance = instance;
     options.http = Some(Options {

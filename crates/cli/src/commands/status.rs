@@ -3,7 +3,7 @@
 use changefeed::view::{FeedStatus, Status};
 use changefeed::{Diagnosis, Looks, Result, Variables};
 
-use crate::commands::{consumer, doctor, watch};
+use crate::commands::{consumer, doctor, subscription, watch};
 use crate::connect;
 use crate::output::{Out, human_ms};
 
@@ -33,6 +33,11 @@ pub(crate) async fn run(database: &str, variables: &Variables, out: &mut Out) ->
     if !status.watches.is_empty() {
         out.line("")?;
         watch::table(status.watches.iter().map(|w| &w.status), out)?;
+    }
+    let subscriptions = db.subscriptions().await?;
+    if !subscriptions.is_empty() {
+        out.line("")?;
+        subscription::table(&subscriptions, out)?;
     }
     leases(&status, out)?;
     incidents(&status, out)?;

@@ -267,11 +267,11 @@ const BAD: &[(&str, &str)] = &[
     ),
     (
         "[serve]\nonly = [\"sweeping\"]",
-        "x.toml:2:8: 'sweeping' does not fit 'only': it is one of sweep, deliver, watch, http",
+        "x.toml:2:8: 'sweeping' does not fit 'only': it is one of sweep, deliver, watch, push, http",
     ),
     (
         "[serve]\ndemo = true",
-        "x.toml:2:1: there is no key 'demo' in [serve]: the keys are only, allow_exec",
+        "x.toml:2:1: there is no key 'demo' in [serve]: the keys are only, allow_exec, allow_files",
     ),
     (
         "[feeds]\nshards = 2",

@@ -30,6 +30,7 @@ mod logs;
 #[cfg(target_os = "linux")]
 mod release;
 #[cfg(unix)]
+mod subscriptions;
 mod top;
 #[cfg(feature = "otel")]
 mod traces;

@@ -18,6 +18,14 @@ pub enum Sink {
     /// A program that uses the library handles them.
     #[default]
     InProcess,
+    /// A file per shard; subscriptions only.
+    File(String),
+    /// The standard output of the instance; subscriptions only.
+    Stdout,
+    /// NATS JetStream, by its URL; subscriptions only.
+    Nats(String),
+    /// Redis or Valkey Streams, by its URL; subscriptions only.
+    Redis(String),
 }
 
 /// An address that requests are posted to.
@@ -65,7 +73,7 @@ impl Sink {
     pub fn as_webhook(&self) -> Option<&Webhook> {
         match self {
             Sink::Webhook(webhook) => Some(webhook),
-            Sink::Exec(_) | Sink::InProcess => None,
+            _ => None,
         }
     }
 
@@ -73,19 +81,19 @@ impl Sink {
     pub fn as_webhook_mut(&mut self) -> Option<&mut Webhook> {
         match self {
             Sink::Webhook(webhook) => Some(webhook),
-            Sink::Exec(_) | Sink::InProcess => None,
+            _ => None,
         }
     }
 
     /// Whether it acts on the machine of the instance. It is then not defined over HTTP, and an instance
     /// uses it only if it was allowed to.
     pub fn is_local(&self) -> bool {
-        matches!(self, Sink::Exec(_))
+        matches!(self, Sink::Exec(_) | Sink::File(_) | Sink::Stdout)
     }
 
     /// Whether events of a trigger can go there, or only batches of a watch.
     pub fn takes_events(&self) -> bool {
-        !self.is_local()
+        matches!(self, Sink::Webhook(_) | Sink::InProcess)
     }
 
     /// Checks what can be checked without an environment.
@@ -96,6 +104,98 @@ impl Sink {
                 Err(Error::invalid("the command is empty"))
             }
             Sink::Exec(_) | Sink::InProcess => Ok(()),
+            Sink::File(_) | Sink::Stdout | Sink::Nats(_) | Sink::Redis(_) => Err(Error::invalid(
+                format!("only a subscription can push to {self}"),
+            )),
+        }
+    }
+
+    /// The same for a subscription.
+    pub(super) fn validate_for_pushing(&self) -> Result<()> {
+        match self {
+            Sink::File(path) if path.trim().is_empty() || path.ends_with('/') => {
+                Err(Error::invalid("the path of the file is missing").advise("write file:PATH"))
+            }
+            Sink::Nats(url) | Sink::Redis(url) if url.contains("***") => Err(Error::invalid(
+                "the password was replaced by *** when this definition was shown",
+            )
+            .advise("write the password again")),
+            Sink::File(_) | Sink::Stdout | Sink::Nats(_) | Sink::Redis(_) => Ok(()),
+            Sink::Webhook(_) | Sink::Exec(_) | Sink::InProcess => self.validate(),
+        }
+    }
+
+    /// The text that it is read from, in a subscription.
+    pub fn address(&self) -> String {
+        match self {
+            Sink::Webhook(webhook) => match &webhook.url {
+                Setting::Value(url) => url.clone(),
+                Setting::FromEnv(variable) => format!("${variable}"),
+            },
+            Sink::Exec(command) => format!("exec:{command}"),
+            Sink::InProcess => "in_process".to_owned(),
+            Sink::File(path) => format!("file:{path}"),
+            Sink::Stdout => "stdout:".to_owned(),
+            Sink::Nats(url) | Sink::Redis(url) => url.clone(),
+        }
+    }
+
+    /// The same without the password of a broker.
+    #[must_use]
+    pub fn without_password(&self) -> Sink {
+        match self {
+            Sink::Nats(url) => Sink::Nats(hide_password(url)),
+            Sink::Redis(url) => Sink::Redis(hide_password(url)),
+            other => other.clone(),
+        }
+    }
+}
+
+/// Replaces the password of a URL.
+fn hide_password(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return url.to_owned();
+    };
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    match authority.rsplit_once('@') {
+        Some((user, host)) => {
+            // A token alone is a secret too.
+            let user = user.split_once(':').map_or("", |(name, _)| name);
+            format!("{scheme}://{user}:***@{host}{path}")
+        }
+        None => url.to_owned(),
+    }
+}
+
+impl std::str::FromStr for Sink {
+    type Err = Error;
+
+    /// Reads the address of a sink, as subscriptions write it.
+    fn from_str(text: &str) -> Result<Self> {
+        let begins = |schemes: &[&str]| schemes.iter().any(|scheme| text.starts_with(scheme));
+        if begins(&["http://", "https://"]) {
+            return Ok(Sink::webhook(text));
+        }
+        if begins(&["nats://", "nats+tls://"]) {
+            return Ok(Sink::Nats(text.to_owned()));
+        }
+        if begins(&["redis://", "rediss://", "valkey://", "valkeys://"]) {
+            return Ok(Sink::Redis(text.to_owned()));
+        }
+        if let Some(path) = text.strip_prefix("file:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return Ok(Sink::File(path.to_owned()));
+        }
+        if let Some(command) = text.strip_prefix("exec:") {
+            return Ok(Sink::Exec(command.to_owned()));
+        }
+        match text {
+            "stdout:" | "stdout" | "-" => Ok(Sink::Stdout),
+            "in_process" => Ok(Sink::InProcess),
+            _ => Err(Error::invalid(format!("'{text}' is not a sink")).advise(
+                "write nats://HOST/SUBJECT, redis://HOST/STREAM, https://…, file:PATH, exec:COMMAND or stdout:",
+            )),
         }
     }
 }
@@ -110,6 +210,7 @@ impl fmt::Display for Sink {
             },
             Sink::Exec(command) => f.write_str(command),
             Sink::InProcess => f.write_str("a handler of the library"),
+            other => f.write_str(&other.without_password().address()),
         }
     }
 }
@@ -197,7 +298,7 @@ impl Header {
     untagged,
     expecting = "neither a text nor the name of an environment variable: write {\"env\": \"NAME\"}"
 )]
-enum SettingText {
+pub(super) enum SettingText {
     Value(String),
     FromEnv(Variable),
 }
@@ -205,7 +306,7 @@ enum SettingText {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Variable {
+pub(super) struct Variable {
     /// The name of an environment variable, where things are delivered.
     #[cfg_attr(feature = "openapi", schema(pattern = "^[A-Za-z_][A-Za-z0-9_]*$"))]
     env: String,
@@ -236,9 +337,40 @@ impl From<Setting> for SettingText {
     untagged,
     expecting = "a secret is written as {\"env\": \"NAME\"}, or a list of two of these"
 )]
-enum Secrets {
+pub(super) enum Secrets {
     One(Variable),
     Several(Vec<Variable>),
+}
+
+impl Secrets {
+    /// The names of their variables.
+    pub(super) fn names(self) -> Vec<String> {
+        match self {
+            Secrets::One(secret) => vec![secret.env],
+            Secrets::Several(secrets) => secrets.into_iter().map(|secret| secret.env).collect(),
+        }
+    }
+
+    fn of(names: Vec<String>) -> Option<Self> {
+        let mut secrets: Vec<Variable> = names.into_iter().map(|env| Variable { env }).collect();
+        match secrets.len() {
+            0 => None,
+            1 => secrets.pop().map(Secrets::One),
+            _ => Some(Secrets::Several(secrets)),
+        }
+    }
+}
+
+/// The headers, secrets and granted variables of a webhook, as they are written.
+pub(super) fn webhook_text(
+    webhook: Webhook,
+) -> (BTreeMap<String, Setting>, Option<Secrets>, Vec<String>) {
+    let header = |header: Header| (header.name, header.value);
+    (
+        webhook.headers.into_iter().map(header).collect(),
+        Secrets::of(webhook.secrets_from_env),
+        webhook.granted_env,
+    )
 }
 
 /// The keys of a sink, as they stand among those of a definition.
@@ -285,22 +417,13 @@ impl From<Sink> for SinkText {
     fn from(sink: Sink) -> Self {
         match sink {
             Sink::Webhook(webhook) => {
-                let variable = |env| Variable { env };
-                let mut secrets: Vec<Variable> =
-                    webhook.secrets_from_env.into_iter().map(variable).collect();
+                let url = webhook.url.clone();
+                let (header, secret, granted_env) = webhook_text(webhook);
                 SinkText {
-                    webhook: Some(webhook.url),
-                    header: webhook
-                        .headers
-                        .into_iter()
-                        .map(|header| (header.name, header.value))
-                        .collect(),
-                    secret: match secrets.len() {
-                        0 => None,
-                        1 => secrets.pop().map(Secrets::One),
-                        _ => Some(Secrets::Several(secrets)),
-                    },
-                    granted_env: webhook.granted_env,
+                    webhook: Some(url),
+                    header,
+                    secret,
+                    granted_env,
                     ..SinkText::default()
                 }
             }
@@ -308,7 +431,8 @@ impl From<Sink> for SinkText {
                 exec: Some(command),
                 ..SinkText::default()
             },
-            Sink::InProcess => SinkText {
+            // Nothing else is accepted where these keys are used.
+            _ => SinkText {
                 in_process: true,
                 ..SinkText::default()
             },
@@ -337,13 +461,7 @@ impl TryFrom<SinkText> for Sink {
                     .into_iter()
                     .map(|(name, value)| Header { name, value })
                     .collect(),
-                secrets_from_env: match text.secret {
-                    None => Vec::new(),
-                    Some(Secrets::One(secret)) => vec![secret.env],
-                    Some(Secrets::Several(secrets)) => {
-                        secrets.into_iter().map(|secret| secret.env).collect()
-                    }
-                },
+                secrets_from_env: text.secret.map(Secrets::names).unwrap_or_default(),
                 granted_env: text.granted_env,
             })),
             (None, Some(command), false) => Ok(Sink::Exec(command)),

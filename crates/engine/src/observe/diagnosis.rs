@@ -7,6 +7,7 @@ use crate::Changefeed;
 use crate::sinks::webhook::Variables;
 
 mod numbering;
+mod pushing;
 
 pub use numbering::unswept;
 
@@ -46,7 +47,7 @@ impl Diagnosis {
     }
 }
 
-/// What keeps feeds, triggers and watches from working.
+/// What keeps feeds, triggers, watches and subscriptions from working.
 async fn work(db: &Changefeed, variables: &Variables) -> Result<Vec<Finding>> {
     require_current(db.schema().await?)?;
     let mut findings = db.capture_findings().await?;
@@ -55,6 +56,7 @@ async fn work(db: &Changefeed, variables: &Variables) -> Result<Vec<Finding>> {
     findings.extend(backlogs(db, variables).await?);
     findings.extend(expired(db).await?);
     findings.extend(numbering::look(db).await?);
+    findings.extend(pushing::look(db).await?);
     Ok(findings)
 }
 

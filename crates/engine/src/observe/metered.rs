@@ -207,6 +207,18 @@ impl WakeStore for Metered {
     }
 }
 
+passing! { SubscriptionStore {
+    subscriptions() -> Vec<Subscription>;
+    create_subscription(definition: &SubscriptionDefinition, feed: &Feed, starts: &[(ShardId, Cursor)], replace: bool) -> ();
+    drop_subscription(name: &ConsumerName) -> ();
+    pause_subscription(name: &ConsumerName, reason: Option<&str>) -> ();
+    hold_lane(lane: &Lane, generation: i64) -> LaneState;
+    advance_lane(lane: &Lane, advance: &Advance) -> ();
+    stop_lane(lane: &Lane, generation: Option<i64>, reason: &str) -> ();
+    restart_lane(lane: &Lane, after: Option<Cursor>) -> u32;
+    parked_changes(name: &ConsumerName, limit: usize) -> Vec<ParkedChange>;
+} }
+
 passing! { UlidStore {
     incidents() -> Vec<Incident>;
 } }

@@ -31,6 +31,12 @@ pub struct Meters {
     attempts: Counters<2>,
     delivery: Histograms<1>,
     batches: Counters<2>,
+    pushed: Counters<1>,
+    push_time: Histograms<1>,
+    push_batch: Histograms<1>,
+    push_failures: Counters<1>,
+    push_refusals: Counters<1>,
+    push_lost: Counters<1>,
     store: Histograms<1>,
     store_errors: Counters<2>,
     requests: Counters<3>,
@@ -57,6 +63,10 @@ fn slow() -> Histogram {
     ])
 }
 
+fn sizes() -> Histogram {
+    Histogram::new([1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10000.0])
+}
+
 impl Meters {
     /// Nothing counted yet.
     pub fn new() -> Arc<Self> {
@@ -73,6 +83,12 @@ impl Meters {
             attempts: Family::default(),
             delivery: Family::new_with_constructor(slow),
             batches: Family::default(),
+            pushed: Family::default(),
+            push_time: Family::new_with_constructor(quick),
+            push_batch: Family::new_with_constructor(sizes),
+            push_failures: Family::default(),
+            push_refusals: Family::default(),
+            push_lost: Family::default(),
             store: Family::new_with_constructor(quick),
             store_errors: Family::default(),
             requests: Family::default(),
@@ -112,6 +128,36 @@ impl Meters {
             "watch_batches",
             "Batches that this instance has handed over, by watch and outcome",
             meters.batches.clone(),
+        );
+        r.register(
+            "pushed_messages",
+            "Messages that sinks have taken from this instance, by subscription",
+            meters.pushed.clone(),
+        );
+        r.register(
+            "push_seconds",
+            "How long sinks took for a batch, by subscription",
+            meters.push_time.clone(),
+        );
+        r.register(
+            "push_batch_messages",
+            "How many messages a batch had, by subscription",
+            meters.push_batch.clone(),
+        );
+        r.register(
+            "push_failures",
+            "Batches that a sink did not take and that are tried again, by subscription",
+            meters.push_failures.clone(),
+        );
+        r.register(
+            "push_refusals",
+            "Messages that a sink will never take, by subscription",
+            meters.push_refusals.clone(),
+        );
+        r.register(
+            "push_lost_messages",
+            "Messages that a sink had taken and lost, and that were sent again, by subscription",
+            meters.push_lost.clone(),
         );
         r.register(
             "store_seconds",
@@ -185,6 +231,31 @@ impl Meters {
             true => tally.success += 1,
             false => tally.failure += 1,
         }
+    }
+
+    pub(crate) fn pushed(&self, subscription: &str, messages: usize, took: Duration) {
+        let labels = [("subscription", subscription.to_owned())];
+        let seconds = took.as_secs_f64();
+        self.pushed.get_or_create(&labels).inc_by(messages as u64);
+        self.push_time.get_or_create(&labels).observe(seconds);
+        let size = self.push_batch.get_or_create(&labels);
+        size.observe(messages as f64);
+    }
+
+    pub(crate) fn push_failed(&self, subscription: &str) {
+        let labels = [("subscription", subscription.to_owned())];
+        self.push_failures.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn push_refused(&self, subscription: &str) {
+        let labels = [("subscription", subscription.to_owned())];
+        self.push_refusals.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn push_lost(&self, subscription: &str, messages: i64) {
+        let labels = [("subscription", subscription.to_owned())];
+        let lost = self.push_lost.get_or_create(&labels);
+        lost.inc_by(u64::try_from(messages).unwrap_or(0));
     }
 
     pub(super) fn read(&self, changes: usize) {

@@ -50,20 +50,33 @@ impl Exec {
     async fn run(&self, batch: &Batch) -> Result<(), String> {
         let mut input = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         input.push('\n');
-        let mut command = shell(&self.command);
+        let attempt = batch.attempt.to_string();
+        let environment = [("CHANGEFEED_ATTEMPT", attempt.as_str())];
+        run(&self.command, &environment, input.as_bytes()).await
+    }
+}
+
+/// Runs a command with this on its standard input. Dropping this ends it with everything that it has started.
+pub(super) async fn run(
+    command_line: &str,
+    environment: &[(&str, &str)],
+    input: &[u8],
+) -> Result<(), String> {
+    {
+        let mut command = shell(command_line);
         command
-            .env("CHANGEFEED_ATTEMPT", batch.attempt.to_string())
+            .envs(environment.iter().copied())
             .stdin(Stdio::piped())
             .stderr(Stdio::piped());
         let child = command
             .spawn()
-            .map_err(|e| format!("'{}' cannot be started: {e}", self.command))?;
+            .map_err(|e| format!("'{command_line}' cannot be started: {e}"))?;
         let mut group = Group { child };
         let (stdin, stderr) = (group.child.stdin.take(), group.child.stderr.take());
         let feed = async {
             if let Some(mut stdin) = stdin {
                 // A command need not read everything.
-                let _ = stdin.write_all(input.as_bytes()).await;
+                let _ = stdin.write_all(input).await;
                 let _ = stdin.shutdown().await;
             }
         };
@@ -91,7 +104,7 @@ impl Exec {
                 status = &mut wait => break status,
             }
         };
-        let status = status.map_err(|e| format!("'{}' was lost: {e}", self.command))?;
+        let status = status.map_err(|e| format!("'{command_line}' was lost: {e}"))?;
         if said.is_none() {
             let rest = tokio::time::timeout(Duration::from_millis(200), talk).await;
             said = rest.ok().map(|((), kept)| kept);

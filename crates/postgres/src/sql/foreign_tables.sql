@@ -9,6 +9,7 @@ where n.nspname = 'changefeed' and c.relkind in ('r', 'p', 'm', 'f')
       'backfill', 'shard_ulid', 'incident', 'ulid_guard', 'ulid_limit', 'event_trigger', 'event',
       'event_attempt', 'event_backfill', 'event_request', 'event_gap', 'event_nested', 'watch',
       'watched_table',
-      'global_state', 'access_token', 'instance')
+      'global_state', 'access_token', 'instance', 'subscription', 'subscription_shard',
+      'subscription_parked')
   and c.relname !~ '^(changes_[0-9]+|leases_[0-9a-f]{16}_[0-9]+)$'
 order by 1

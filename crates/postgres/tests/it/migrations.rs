@@ -5,8 +5,8 @@ use std::path::Path;
 
 use changefeed_core::{
     AccessStore, ConsumerStore, EventFilter, EventStore, FeedStore, InstanceStore, Kind,
-    LeaseStore, SCHEMA_VERSION, SchemaState, SchemaStore, SweepGroup, TriggerStore, UlidStore,
-    WatchStore,
+    LeaseStore, SCHEMA_VERSION, SchemaState, SchemaStore, SubscriptionStore, SweepGroup,
+    TriggerStore, UlidStore, WatchStore,
 };
 use changefeed_postgres::{MIGRATIONS, PostgresStore};
 use changefeed_testkit::backend::{Backend, PostgresBackend, Session, numbers, settle};
@@ -16,7 +16,7 @@ use serde_json::Value;
 const RECORD: &str = "changefeed.schema_version";
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 27] = [
+const FILL: [(&str, &str); 30] = [
     ("feed", "(feed_id, name) values (37, 'old'), (38, 'joined')"),
     ("shard", "(feed_id, shard) values (37, 0)"),
     (
@@ -42,6 +42,16 @@ const FILL: [(&str, &str); 27] = [
     (
         "consumer",
         "(name, feed_id, shard, cursor) values ('reader', 37, 0, '2000000000000001')",
+    ),
+    (
+        "subscription",
+        "(name, feed_id, definition) values ('push', 37, \
+         '{\"name\": \"push\", \"feed\": \"old\", \"to\": \"stdout:\"}')",
+    ),
+    ("subscription_shard", "(name, shard) values ('push', 0)"),
+    (
+        "subscription_parked",
+        "(name, shard, epoch, cursor, reason) values ('push', 0, 0, '7', 'too large')",
     ),
     (
         "lease",
@@ -205,6 +215,9 @@ fn every_step_keeps_the_data_of_every_table() {
         let events = store.events(&EventFilter::default(), 10).await.unwrap();
         assert_eq!(events.len(), 1);
         assert_eq!(store.watches().await.unwrap()[0].name.as_str(), "mail");
+        let pushed = store.subscriptions().await.unwrap();
+        assert_eq!(pushed[0].definition.sink, changefeed_core::Sink::Stdout);
+        assert_eq!(pushed[0].shards.len(), 1);
         assert_eq!(store.tokens().await.unwrap().len(), 1);
         assert_eq!(store.instances().await.unwrap().len(), 1);
     });

@@ -19,6 +19,7 @@ use utoipa::{Modify, OpenApi};
     tags(
         (name = "feeds", description = "Feeds, pages and consumers"),
         (name = "triggers", description = "Event triggers"),
+        (name = "subscriptions", description = "Feeds that are pushed to other systems"),
         (name = "events", description = "Captured events and attempts to deliver them"),
         (name = "watches", description = "Watches and their backlogs"),
         (name = "status", description = "The whole at a glance"),

@@ -49,6 +49,7 @@ files!(
     "parts.js",
     "rows.js",
     "series.js",
+    "subscriptions.js",
     "tail.js",
     "token.js",
     "triggers.js",

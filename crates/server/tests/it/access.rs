@@ -18,6 +18,8 @@ fn questions() -> Vec<(&'static str, Request, u16)> {
         ("read", get("/api/triggers"), 200),
         ("read", get("/api/events"), 200),
         ("read", get("/api/watches"), 200),
+        ("read", get("/api/subscriptions"), 200),
+        ("read", get("/api/subscriptions/nope"), 404),
         ("read", get("/api/instances"), 200),
         ("read", get("/api/incidents"), 200),
         ("read", get("/api/findings"), 200),
@@ -30,6 +32,26 @@ fn questions() -> Vec<(&'static str, Request, u16)> {
         ("operate", empty("POST", "/api/events/redeliver"), 400),
         ("operate", empty("POST", "/api/events/clean-up"), 400),
         ("operate", empty("POST", "/api/watches/nope/retry"), 404),
+        (
+            "operate",
+            empty("POST", "/api/subscriptions/nope/pause"),
+            404,
+        ),
+        (
+            "operate",
+            empty("POST", "/api/subscriptions/nope/resume"),
+            404,
+        ),
+        (
+            "operate",
+            empty("POST", "/api/subscriptions/nope/seek"),
+            400,
+        ),
+        (
+            "operate",
+            empty("POST", "/api/subscriptions/nope/reset"),
+            404,
+        ),
         ("operate", empty("POST", "/api/feeds/nope/backfill"), 404),
         (
             "administer",
@@ -55,6 +77,12 @@ fn questions() -> Vec<(&'static str, Request, u16)> {
         ("administer", empty("POST", "/api/watches"), 400),
         ("administer", request("DELETE", "/api/watches/nope"), 404),
         ("administer", empty("POST", "/api/watches/nope/reset"), 404),
+        ("administer", empty("PUT", "/api/subscriptions/nope"), 400),
+        (
+            "administer",
+            request("DELETE", "/api/subscriptions/nope"),
+            404,
+        ),
         ("administer", get("/api/tokens"), 200),
         ("administer", empty("POST", "/api/tokens"), 400),
         (

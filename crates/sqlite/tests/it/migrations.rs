@@ -15,7 +15,7 @@ use crate::support::Lab;
 const RECORD: &str = "changefeed_schema";
 
 /// A row for every table. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 24] = [
+const FILL: [(&str, &str); 27] = [
     ("feed", "(feed_id, name) values (7, 'old')"),
     (
         "shard_def",
@@ -33,6 +33,16 @@ const FILL: [(&str, &str); 24] = [
     (
         "consumer",
         "(name, feed_id, shard, cursor) values ('c', 7, 0, '2000000000000001')",
+    ),
+    (
+        "subscription",
+        "(name, feed_id, definition) values ('push', 7, \
+         '{\"name\": \"push\", \"feed\": \"old\", \"to\": \"stdout:\"}')",
+    ),
+    ("subscription_shard", "(name, shard) values ('push', 0)"),
+    (
+        "subscription_parked",
+        "(name, shard, epoch, cursor, reason) values ('push', 0, 0, '7', 'too large')",
     ),
     (
         "lease",

@@ -5,6 +5,7 @@ where o.schema_id = schema_id(N'changefeed') and o.type = 'U'
                      N'backfill', N'lease', N'clock', N'change_row', N'consumer', N'shard_ulid', N'ulid_limit', N'incident',
                      N'ulid_life', N'ulid_pulse', N'event_trigger', N'event', N'event_attempt',
                      N'event_backfill', N'access_token', N'instance', N'watch',
-                     N'watched_table', N'global_state')
+                     N'watched_table', N'global_state', N'subscription', N'subscription_shard',
+                     N'subscription_parked')
   and o.name not like N'leases[_]%' and o.name not like N'changes[_]%'
 order by o.name

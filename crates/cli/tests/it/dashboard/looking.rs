@@ -21,7 +21,7 @@ fn everything_of_the_demo_is_seen_within_seconds() {
         ("#h-feeds", "report"),
         ("#h-triggers", "shipping"),
         ("#h-watches", "mail"),
-        ("#h-instances", "sweep, deliver, watch, http"),
+        ("#h-instances", "sweep, deliver, watch, push, http"),
         ("#h-incidents", "none"),
     ] {
         let panel = format!("section[aria-labelledby={}]", &section[1..]);

@@ -1,0 +1,6 @@
+select s.name, s.feed_id, s.definition, s.paused,
+       p.shard, p.generation, p.epoch, c.cursor, p.held, p.stopped, p.sent, p.lost, p.parked
+  from changefeed_subscription s
+  left join changefeed_subscription_shard p on p.name = s.name
+  left join changefeed_consumer c on c.name = s.name and c.feed_id = s.feed_id and c.shard = p.shard
+ order by s.name, p.shard
