@@ -185,6 +185,9 @@ impl Subscriber {
         if state.stopped.is_some() {
             return Ok(Ended::Stopped);
         }
+        if !self.await_parents(shutdown).await? {
+            return Ok(Ended::Shutdown);
+        }
         let mut backoff = Backoff::default();
         let mut incarnation = None;
         let mut state = state;
@@ -215,6 +218,27 @@ impl Subscriber {
                 }
             }
         }
+    }
+
+    /// Waits until the shards that this one follows were pushed to their ends, so that order is kept for each row of a feed
+    /// that was resharded. False if told to stop.
+    async fn await_parents(&self, shutdown: &CancellationToken) -> Result<bool> {
+        let (name, feed) = (&self.lane.name, &self.feed);
+        for parent in feed.parents(self.lane.shard) {
+            loop {
+                let cursor = self.store.consumer_cursor(name, feed, parent).await?;
+                let after = cursor.map_or(After::First, After::Cursor);
+                let page = self.store.read(feed, parent, after, 1).await?;
+                if page.closed && page.changes.is_empty() {
+                    break;
+                }
+                tokio::select! {
+                    () = shutdown.cancelled() => return Ok(false),
+                    () = tokio::time::sleep(STANDBY) => {}
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Asks the sink what it holds, and brings the position there. Nothing if the shard was stopped.

@@ -168,6 +168,7 @@ macro_rules! conformance {
             }
             resharding {
                 a_feed_goes_on_in_other_shards
+                promise_13_a_subscription_keeps_the_order_of_rows
                 a_consumer_finds_everything_in_the_new_shards
                 only_captured_feeds_get_another_number_of_shards
                 order_is_kept_for_each_row_while_shards_are_closed_under_writers

@@ -5,8 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use changefeed_core::{After, Cursor, DEFAULT_START, Feed, Kind, Page, ShardId, Store, TableName};
-use changefeed_engine::Changefeed;
+use changefeed_core::{
+    After, Cursor, DEFAULT_START, Feed, Kind, Page, ShardId, Sink, Store, SubscriptionDefinition,
+    TableName,
+};
+use changefeed_engine::sinks::Files;
+use changefeed_engine::{CancellationToken, Changefeed, Sinks, Subscriber};
 use fastrand::Rng;
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -340,4 +344,57 @@ pub async fn who_waits_for_a_shard_is_told_that_it_is_closed(backend: Arc<dyn Ba
     let page = tokio::time::timeout(Duration::from_secs(30), both).await;
     let page = page.unwrap().unwrap();
     assert!(page.closed && page.changes.is_empty());
+}
+
+/// A new shard is pushed when the old ones with changes of the same rows were pushed to their ends.
+pub async fn promise_13_a_subscription_keeps_the_order_of_rows(backend: Arc<dyn Backend>) {
+    let (store, feed, session) = by_id(&backend, 1).await;
+    session
+        .run("insert into orders values (0, 1, 'a'), (1, 1, 'a')")
+        .await;
+    let feed = store.reshard(&feed, 2).await.unwrap();
+    session.run("update orders set note = 'b'").await;
+    backend.settle(&*store).await;
+    let dir = tempfile::tempdir().unwrap();
+    let path = |shard: &str| dir.path().join(shard).display().to_string();
+    let sink = Sink::File(path("{shard}"));
+    let definition = SubscriptionDefinition::new("out".parse().unwrap(), feed.name.clone(), sink);
+    let db = Changefeed::new(store.clone());
+    db.create_subscription(&definition, false).await.unwrap();
+    let stop = CancellationToken::new();
+    let start = |shard| {
+        let allowed = [dir.path().to_owned()];
+        let main = Files::new(&path("{shard}"), Duration::from_secs(30), &allowed).unwrap();
+        let sinks = Sinks {
+            main: Arc::new(main),
+            refused: None,
+        };
+        let (store, feed) = (store.clone(), feed.clone());
+        let subscriber = Subscriber::new(
+            store,
+            definition.clone(),
+            feed,
+            ShardId(shard),
+            format!("owner-{shard}"),
+            sinks,
+        );
+        tokio::spawn(subscriber.run(stop.clone()))
+    };
+    let lines = |shard: i16| {
+        let text = std::fs::read_to_string(path(&shard.to_string())).unwrap_or_default();
+        text.lines().count()
+    };
+    let mut tasks = vec![start(1), start(2)];
+    // Both look at their predecessor a few times.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((lines(0), lines(1), lines(2)), (0, 0, 0));
+    tasks.push(start(0));
+    eventually_true("everything is pushed", async || {
+        (lines(0), lines(1), lines(2)) == (2, 1, 1)
+    })
+    .await;
+    stop.cancel();
+    for task in tasks {
+        task.await.unwrap().unwrap();
+    }
 }
