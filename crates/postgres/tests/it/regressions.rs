@@ -280,10 +280,7 @@ fn a_large_open_transaction_does_not_slow_every_sweep() {
             other.run(sweep).await;
         }
         let more = read().await - before;
-        assert!(
-            more < 10_000,
-            "{more} entries were read by 20 idle sweeps"
-        );
+        assert!(more < 10_000, "{more} entries were read by 20 idle sweeps");
         writer.run("commit").await;
         settle(&*store, GROUP).await;
         let page = store.read(&feed, ShardId(0), After::Last, 1).await.unwrap();
