@@ -110,13 +110,19 @@ impl Subscriber {
     pub async fn run(self, shutdown: CancellationToken) -> Result<()> {
         let mut backoff = Backoff::default();
         loop {
-            let wait = match self.turn(&shutdown).await {
+            let began = Instant::now();
+            let turn = self.turn(&shutdown).await;
+            // It had worked before this.
+            if began.elapsed() > LEASE {
+                backoff.worked();
+            }
+            let wait = match turn {
                 Ok(Some(Ended::Shutdown | Ended::Stopped)) => return Ok(()),
                 Ok(Some(Ended::Again)) => backoff.failed(),
                 Ok(None) => {
                     backoff.worked();
                     let busy = self.working.load(Ordering::Relaxed).min(20);
-                    STANDBY + Duration::from_millis(busy * 10)
+                    STANDBY + Duration::from_millis(busy * 5)
                 }
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
                     let (name, shard) = (&self.lane.name, self.lane.shard);

@@ -218,6 +218,7 @@ macro_rules! conformance {
                 promise_13_what_the_sink_says_wins
                 a_refused_change_stops_its_shard_or_is_parked
                 promise_13_a_webhook_gets_every_change_in_order
+                a_closure_gets_every_shard_in_order
             }
             consumers {
                 a_cursor_is_kept_by_name_and_shard

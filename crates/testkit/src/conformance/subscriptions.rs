@@ -11,7 +11,7 @@ use changefeed_core::{
     SubscriptionDefinition,
 };
 use changefeed_engine::sinks::destination::{self, Appended, Destination, Held, Mark, Message};
-use changefeed_engine::sinks::{Files, PushOptions, destination as open, place_of};
+use changefeed_engine::sinks::{Files, PushOptions, PushTo, destination as open, place_of};
 use changefeed_engine::{CancellationToken, Changefeed, Sinks, Subscriber};
 use changefeed_receiver::{Receiver, Reply};
 
@@ -476,4 +476,55 @@ pub async fn promise_13_a_webhook_gets_every_change_in_order(backend: Arc<dyn Ba
     assert_eq!(arrived, expected.collect::<Vec<_>>());
     let view = db.subscription(&new.name).await.unwrap();
     assert_eq!((view.shards[0].parked, view.shards[0].sent), (1, 39));
+}
+
+/// A function of the program gets every shard; what it fails with comes again.
+pub async fn a_closure_gets_every_shard_in_order(backend: Arc<dyn Backend>) {
+    let (store, feed) = backend.feed(37, 2).await;
+    let session = backend.session().await;
+    for shard in [0, 1] {
+        let first = 100 * i64::from(shard);
+        let publish = backend.words().publish_range(37, shard, first, 5);
+        session.run(&publish).await;
+    }
+    backend.settle(&*store).await;
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel();
+    let failed = Arc::new(AtomicU64::new(0));
+    let sink = PushTo::new(move |lane: destination::Lane, messages: Vec<Message>| {
+        let (sender, failed) = (sender.clone(), failed.clone());
+        Box::pin(async move {
+            if failed.fetch_add(1, Ordering::Relaxed) < 3 {
+                return Err("not yet".to_owned());
+            }
+            for message in messages {
+                let _ = sender.send((lane.shard, message.cursor));
+            }
+            Ok(())
+        })
+    });
+    let db = Changefeed::new(store.clone());
+    let feed = db.feed(feed.name.as_str()).await.unwrap();
+    let stop = CancellationToken::new();
+    let (name, sink) = ("in-process".parse().unwrap(), Arc::new(sink));
+    let task = tokio::spawn({
+        let stop = stop.clone();
+        async move { feed.subscribe(name, sink, stop).await }
+    });
+    let mut got = Vec::new();
+    while got.len() < 10 {
+        let next = tokio::time::timeout(Duration::from_secs(30), receiver.recv());
+        got.push(next.await.unwrap().unwrap());
+    }
+    stop.cancel();
+    task.await.unwrap().unwrap();
+    for shard in [0, 1] {
+        let numbers = got.iter().filter(|(of, _)| of.0 == shard);
+        let numbers: Vec<Cursor> = numbers.map(|(_, cursor)| *cursor).collect();
+        assert_eq!(numbers, (1..=5).map(at).collect::<Vec<_>>());
+    }
+    let view = db.subscriptions().await.unwrap().remove(0);
+    assert_eq!(
+        (view.lag_changes, view.definition.sink),
+        (0, Sink::InProcess)
+    );
 }
