@@ -5,6 +5,8 @@
 //! the sink holds what this instance knows of, and the position in the database is moved under the lease's
 //! generation. What the sink says wins over the position. Nothing here knows a sink by name.
 
+mod outcome;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,6 +22,7 @@ use crate::describe;
 use crate::observe::Meters;
 use crate::sinks::Dress;
 use crate::sinks::destination::{self, Appended, Destination, Held, Message};
+use outcome::{Batched, Counted, Pushed, between};
 
 /// How long a lease lasts. With the standby's poll this bounds a take-over below two seconds.
 const LEASE: Duration = Duration::from_millis(1400);
@@ -576,42 +579,5 @@ impl Subscriber {
             shard: self.lane.shard,
             epoch,
         }
-    }
-}
-
-enum Pushed {
-    Ended(Ended),
-    /// Nobody knows how much arrived.
-    AskSink(String),
-}
-
-enum Batched {
-    /// All of it, and the page behind it, if that was read.
-    Taken(Option<Page>),
-    Not(Pushed),
-}
-
-/// What a step counts as.
-#[derive(Default)]
-struct Counted {
-    sent: i64,
-    lost: i64,
-    parked: Option<String>,
-}
-
-impl Counted {
-    fn sent(count: usize) -> Self {
-        Counted {
-            sent: i64::try_from(count).unwrap_or(i64::MAX),
-            ..Counted::default()
-        }
-    }
-}
-
-/// How many changes lie between two cursors. Numbers have no gaps; of ULIDs nobody knows, so one is counted.
-fn between(from: Cursor, to: Cursor) -> i64 {
-    match (from.number(), to.number()) {
-        (Some(from), Some(to)) => to.saturating_sub(from),
-        _ => 1,
     }
 }

@@ -225,6 +225,14 @@ impl SubscriptionDefinition {
     pub fn is_local(&self) -> bool {
         self.sinks().any(Sink::is_local)
     }
+
+    /// Whether messages go to a broker that those of the other definition do not go to. An address of a broker is not
+    /// guarded like that of a webhook, so it is not defined over HTTP.
+    pub fn names_other_broker(&self, before: Option<&Self>) -> bool {
+        let broker = |sink: &&Sink| matches!(sink, Sink::Nats(_) | Sink::Redis(_));
+        let known = |sink: &Sink| before.is_some_and(|b| b.sinks().any(|s| s == sink));
+        self.sinks().filter(broker).any(|sink| !known(sink))
+    }
 }
 
 /// Refuses a blank that nothing fills.

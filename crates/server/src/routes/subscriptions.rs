@@ -55,6 +55,12 @@ pub(crate) async fn put(
     let whose = format!("subscription '{name}'");
     let known = app.db.store().subscriptions().await?;
     let before = known.iter().find(|s| s.definition.name == new.name);
+    if new.names_other_broker(before.map(|subscription| &subscription.definition)) {
+        return Err(Problem::invalid(format!(
+            "{whose} pushes to a broker, whose address cannot be defined over HTTP"
+        ))
+        .advise("define it on the command line"));
+    }
     let before = before.map(|subscription| &subscription.definition.sink);
     if new.is_local() {
         return Err(Problem::invalid(format!(
