@@ -103,7 +103,7 @@ export const feed = {
           panel("Shards", {}, table("Shards", [{ name: "Shard" }, { name: "Per second", end: true }, { name: "Waiting", end: true }, { name: "Lag", end: true }, { name: "Newest", end: true }, { name: "Last cursor", end: true, hide: true }, { name: "Sweep group", end: true, hide: true }],
             detail.shards.map((s) => {
               const seen = sample?.shards.find((x) => x.shard === s.shard);
-              return { key: String(s.shard), cells: [s.shard, rate(seen?.rate), upTo(s.pending), lag(seen?.lag_ms, s.pending), ago(s.since_ms), h("code", {}, s.last), s.sweep_group] };
+              return { key: String(s.shard), cells: [s.closed ? h("span", { title: "the feed goes on in other shards: `changefeed feed reshard`" }, s.shard, h("span", { class: "note" }, " closed")) : s.shard, rate(seen?.rate), upTo(s.pending), lag(seen?.lag_ms, s.pending), ago(s.since_ms), h("code", {}, s.last), s.sweep_group] };
             }))),
           panel("Consumers", {}, detail.consumers.length ? [
             consumerTable(detail.consumers),

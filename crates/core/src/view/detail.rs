@@ -36,12 +36,16 @@ pub struct ShardDetail {
     pub state: ShardState,
     /// Whether waiting readers are woken.
     pub longpoll: bool,
+    /// Raised by `feed reshard`: which shards are read together.
+    pub generation: i16,
+    /// Whether nothing is added to it any more.
+    pub closed: bool,
 }
 
 impl FeedDetail {
     /// Puts together what belongs to a feed.
     pub fn new(feed: &Feed, states: Vec<ShardState>, consumers: Vec<Consumer>) -> Self {
-        let longpoll = |state: &ShardState| feed.shard(state.shard).is_ok_and(|s| s.longpoll);
+        let of = |state: &ShardState| feed.shard(state.shard).ok();
         FeedDetail {
             id: feed.id,
             name: feed.name.clone(),
@@ -51,7 +55,9 @@ impl FeedDetail {
             shards: states
                 .into_iter()
                 .map(|state| ShardDetail {
-                    longpoll: longpoll(&state),
+                    longpoll: of(&state).is_some_and(|s| s.longpoll),
+                    generation: of(&state).map_or(0, |s| s.generation),
+                    closed: of(&state).is_some_and(|s| s.closed),
                     state,
                 })
                 .collect(),

@@ -195,9 +195,8 @@ fn what_cannot_be_changed_is_refused_with_the_next_step_and_nothing_is_done() {
             );
             assert!(
                 said.out.contains(
-                    "! feed orders\n    shards: 2 → 3\n    shards of a feed cannot be changed: its \
-                     readers and their cursors depend on it. Write what it was, give the new feed \
-                     another name, or `changefeed feed drop orders` first\n"
+                    "! feed orders\n    shards: 2 → 3\n    the number of shards is changed by `changefeed feed \
+                     reshard orders --shards 3`: its readers have to go on in the new ones\n"
                 ),
                 "{}",
                 said.out
