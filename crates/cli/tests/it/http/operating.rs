@@ -21,7 +21,10 @@ pub(crate) async fn it_is_ready_when_everything_is(backend: Arc<dyn Backend>) {
         .iter()
         .map(|c| c["check"].as_str().unwrap())
         .collect();
-    assert_eq!(checks, ["database", "schema", "deliver", "sweep", "watch"]);
+    assert_eq!(
+        checks,
+        ["database", "schema", "deliver", "push", "sweep", "watch"]
+    );
     // Two cannot listen at the same place.
     let listen = serving.at.to_string();
     let second = changefeed(&url, &["serve", "--listen", &listen])
@@ -64,6 +67,18 @@ pub(crate) async fn metrics_have_the_documented_names(backend: Arc<dyn Backend>)
     out(&url, &trigger.split(' ').collect::<Vec<_>>());
     let watch = "watch create w --table orders --webhook http://127.0.0.1:9/ --attempts 1";
     out(&url, &watch.split(' ').collect::<Vec<_>>());
+    for (name, to) in [("here", "stdout:"), ("nowhere", "http://127.0.0.1:9/")] {
+        let create = [
+            "subscription",
+            "create",
+            name,
+            "--feed",
+            "orders",
+            "--to",
+            to,
+        ];
+        out(&url, &create);
+    }
     let serving = Serving::start(&url, &[]);
     let app = backend.session().await;
     app.run("insert into orders values (1, 1, 'x')").await;
@@ -78,6 +93,8 @@ pub(crate) async fn metrics_have_the_documented_names(backend: Arc<dyn Backend>)
         "changefeed_lease_held",
         "changefeed_ulid_incidents",
         "changefeed_store_errors_total",
+        "changefeed_push_refusals_total",
+        "changefeed_push_lost_messages_total",
     ];
     let missing = eventually("all metrics are there", || async {
         let accepted = get("/metrics").header("accept", "application/openmetrics-text");
