@@ -45,7 +45,10 @@ pub async fn what_cannot_be_watched_is_refused_in_one_sentence(backend: Arc<dyn 
     }
     let elsewhere = refused("f", "fine").await;
     assert_eq!(elsewhere.kind(), Kind::AlreadyExists);
-    assert!(elsewhere.message().contains("already watches"), "{elsewhere}");
+    assert!(
+        elsewhere.message().contains("already watches"),
+        "{elsewhere}"
+    );
     assert_eq!(
         scene.store.watches().await.unwrap(),
         std::slice::from_ref(&scene.watch)
