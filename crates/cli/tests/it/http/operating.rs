@@ -67,7 +67,10 @@ pub(crate) async fn metrics_have_the_documented_names(backend: Arc<dyn Backend>)
     out(&url, &trigger.split(' ').collect::<Vec<_>>());
     let watch = "watch create w --table orders --webhook http://127.0.0.1:9/ --attempts 1";
     out(&url, &watch.split(' ').collect::<Vec<_>>());
-    for (name, to) in [("here", "stdout:"), ("nowhere", "http://127.0.0.1:9/")] {
+    for (name, to) in [
+        ("here", "exec:cat > /dev/null"),
+        ("nowhere", "http://127.0.0.1:9/"),
+    ] {
         let create = [
             "subscription",
             "create",
@@ -79,7 +82,7 @@ pub(crate) async fn metrics_have_the_documented_names(backend: Arc<dyn Backend>)
         ];
         out(&url, &create);
     }
-    let serving = Serving::start(&url, &[]);
+    let serving = Serving::start(&url, &["--allow-exec"]);
     let app = backend.session().await;
     app.run("insert into orders values (1, 1, 'x')").await;
     let docs = include_str!("../../../../../docs/metrics.md");
