@@ -57,60 +57,29 @@ impl Session {
         transaction.commit().await.map_err(db)
     }
 
-    pub(crate) async fn drop_subscription(&mut self, name: &ConsumerName) -> Result<()> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        transaction
-            .execute(
-                "delete from changefeed.consumer c using changefeed.subscription s \
-                 where s.name = $1 and c.name = s.name and c.feed_id = s.feed_id",
-                &[&name.as_str()],
-            )
-            .await
-            .map_err(db)?;
-        let gone = transaction
-            .execute(
-                "delete from changefeed.subscription where name = $1",
-                &[&name.as_str()],
-            )
-            .await
-            .map_err(db)?;
-        found(gone, || words::no_subscription(name))?;
-        transaction.commit().await.map_err(db)
+    pub(crate) async fn drop_subscription(&self, name: &ConsumerName) -> Result<()> {
+        let sql = include_str!("sql/subscription_drop.sql");
+        let gone = self.query_one(sql, &[&name.as_str()]).await.map_err(db)?;
+        found(gone.take(0)?, || words::no_subscription(name))
     }
 
     pub(crate) async fn pause_subscription(
-        &mut self,
+        &self,
         name: &ConsumerName,
         reason: Option<&str>,
     ) -> Result<()> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        let paused = transaction
-            .execute(
-                "update changefeed.subscription set paused = $2 where name = $1",
-                &[&name.as_str(), &reason],
-            )
-            .await
-            .map_err(db)?;
-        found(paused, || words::no_subscription(name))?;
-        if reason.is_none() {
-            transaction
-                .execute(
-                    "update changefeed.subscription_shard set stopped = null where name = $1",
-                    &[&name.as_str()],
-                )
-                .await
-                .map_err(db)?;
-        }
-        transaction.commit().await.map_err(db)
+        let sql = include_str!("sql/subscription_pause.sql");
+        let paused = self.query_one(sql, &[&name.as_str(), &reason]).await;
+        found(paused.map_err(db)?.take(0)?, || {
+            words::no_subscription(name)
+        })
     }
 
-    pub(crate) async fn hold_lane(&mut self, lane: &Lane, generation: i64) -> Result<LaneState> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        ensure(&*transaction, lane).await?;
-        let held = transaction
+    /// Statement by statement: each is right by itself, and what comes later is fenced by the generation.
+    pub(crate) async fn hold_lane(&self, lane: &Lane, generation: i64) -> Result<LaneState> {
+        let client = &***self;
+        ensure(client, lane).await?;
+        let held = client
             .execute(
                 "update changefeed.subscription_shard set generation = $3 \
                  where name = $1 and shard = $2 and generation <= $3",
@@ -118,111 +87,80 @@ impl Session {
             )
             .await
             .map_err(db)?;
-        found(held, || words::lane_moved(lane))?;
-        let state = state(&*transaction, lane).await?;
-        transaction.commit().await.map_err(db)?;
-        Ok(state)
+        if held == 0 {
+            // It was dropped, or a later one works on it.
+            state(client, lane).await?;
+            return Err(words::lane_moved(lane));
+        }
+        state(client, lane).await
     }
 
-    pub(crate) async fn advance_lane(&mut self, lane: &Lane, advance: &Advance) -> Result<()> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        let (name, shard) = (&lane.name, lane.shard);
-        // Locks the row first: whoever takes over or restarts waits here, or has been before.
-        let counted = transaction
-            .execute(
-                "update changefeed.subscription_shard set held = $5, sent = sent + $6, \
-                 lost = lost + $7, parked = parked + $8 \
-                 where name = $1 and shard = $2 and generation = $3 and epoch = $4",
+    pub(crate) async fn advance_lane(&self, lane: &Lane, advance: &Advance) -> Result<()> {
+        let client = &***self;
+        let moved = client
+            .query_one(
+                include_str!("sql/subscription_advance.sql"),
                 &[
-                    &name.as_str(),
-                    &shard.0,
+                    &lane.name.as_str(),
+                    &lane.shard.0,
                     &advance.generation,
                     &epoch(advance.epoch),
                     &advance.held.map(|held| held.to_string()),
                     &advance.sent,
                     &advance.lost,
-                    &i64::from(advance.parked.is_some()),
+                    &advance.from.map(|from| from.to_string()),
+                    &advance.to.to_string(),
+                    &lane.feed.0,
+                    &advance.parked,
                 ],
             )
             .await
             .map_err(db)?;
-        found(counted, || words::lane_moved(lane))?;
-        let moved = advance_consumer(
-            &*transaction,
-            name,
-            lane.feed,
-            shard,
-            advance.from,
-            advance.to,
-        )
-        .await;
-        if let Err(error) = moved {
+        match (moved.take(0)?, moved.take(1)?) {
+            (false, _) => Err(words::lane_moved(lane)),
+            (true, true) => Ok(()),
             // It may have been this very call, whose answer was lost.
-            let now = state(&*transaction, lane).await?.cursor;
-            let done = now == Some(advance.to) && advance.from != Some(advance.to);
-            transaction.rollback().await.map_err(db)?;
-            return if done { Ok(()) } else { Err(error) };
+            (true, false) => match state(client, lane).await?.cursor {
+                Some(now) if now == advance.to && advance.from != Some(now) => Ok(()),
+                _ => Err(lane.name.moved(lane.shard)),
+            },
         }
-        if let Some(reason) = &advance.parked {
-            transaction
-                .execute(
-                    "insert into changefeed.subscription_parked (name, shard, epoch, cursor, reason) \
-                     values ($1, $2, $3, $4, $5) on conflict do nothing",
-                    &[
-                        &name.as_str(),
-                        &shard.0,
-                        &epoch(advance.epoch),
-                        &advance.to.to_string(),
-                        reason,
-                    ],
-                )
-                .await
-                .map_err(db)?;
-        }
-        transaction.commit().await.map_err(db)
     }
 
     pub(crate) async fn stop_lane(
-        &mut self,
+        &self,
         lane: &Lane,
         generation: Option<i64>,
         reason: &str,
     ) -> Result<()> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        ensure(&*transaction, lane).await?;
-        let stopped = transaction
-            .execute(
-                "update changefeed.subscription_shard set stopped = $3 \
-                 where name = $1 and shard = $2 and generation = coalesce($4, generation)",
-                &[&lane.name.as_str(), &lane.shard.0, &reason, &generation],
+        let client = &***self;
+        ensure(client, lane).await?;
+        let (name, shard, feed) = (lane.name.as_str(), lane.shard.0, lane.feed.0);
+        let stopped = client
+            .query_one(
+                include_str!("sql/subscription_stop.sql"),
+                &[&name, &shard, &reason, &generation, &feed],
             )
             .await
             .map_err(db)?;
-        found(stopped, || words::lane_moved(lane))?;
-        if generation.is_none() {
-            put(&*transaction, lane, None).await?;
-        }
-        transaction.commit().await.map_err(db)
+        found(stopped.take(0)?, || words::lane_moved(lane))
     }
 
-    pub(crate) async fn restart_lane(&mut self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
-        let client = &mut **self;
-        let transaction = client.transaction().await.map_err(db)?;
-        ensure(&*transaction, lane).await?;
-        transaction
-            .execute(
-                "update changefeed.subscription_shard \
-                 set epoch = epoch + 1, held = null, stopped = null where name = $1 and shard = $2",
-                &[&lane.name.as_str(), &lane.shard.0],
+    pub(crate) async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
+        let client = &***self;
+        ensure(client, lane).await?;
+        let (name, shard, feed) = (lane.name.as_str(), lane.shard.0, lane.feed.0);
+        let restarted = client
+            .query_opt(
+                include_str!("sql/subscription_restart.sql"),
+                &[&name, &shard, &feed, &after.map(|after| after.to_string())],
             )
             .await
             .map_err(db)?;
-        put(&*transaction, lane, after).await?;
-        let state = state(&*transaction, lane).await?;
-        transaction.commit().await.map_err(db)?;
-        Ok(state.epoch)
+        match restarted {
+            Some(row) => Ok(row.take::<i32>(0)?.unsigned_abs()),
+            None => Err(words::no_subscription(&lane.name)),
+        }
     }
 
     pub(crate) async fn parked_changes(
@@ -253,7 +191,7 @@ impl Session {
     }
 }
 
-fn found(rows: u64, error: impl FnOnce() -> Error) -> Result<()> {
+fn found(rows: i64, error: impl FnOnce() -> Error) -> Result<()> {
     if rows == 0 { Err(error()) } else { Ok(()) }
 }
 
@@ -341,8 +279,10 @@ async fn create(
             shard: shard.shard,
         };
         ensure(client, &lane).await?;
-        let start = starts.iter().find(|(of, _)| *of == shard.shard);
-        put(client, &lane, start.map(|(_, cursor)| *cursor)).await?;
+        // No consumer has this name.
+        if let Some((_, start)) = starts.iter().find(|(of, _)| *of == shard.shard) {
+            advance_consumer(client, name, feed.id, shard.shard, None, *start).await?;
+        }
     }
     Ok(())
 }
@@ -357,21 +297,6 @@ async fn ensure(client: &impl GenericClient, lane: &Lane) -> Result<()> {
         )
         .await
         .map_err(db)?;
-    Ok(())
-}
-
-/// Puts the position somewhere, or nowhere.
-async fn put(client: &impl GenericClient, lane: &Lane, cursor: Option<Cursor>) -> Result<()> {
-    client
-        .execute(
-            "delete from changefeed.consumer where name = $1 and feed_id = $2 and shard = $3",
-            &[&lane.name.as_str(), &lane.feed.0, &lane.shard.0],
-        )
-        .await
-        .map_err(db)?;
-    if let Some(cursor) = cursor {
-        advance_consumer(client, &lane.name, lane.feed, lane.shard, None, cursor).await?;
-    }
     Ok(())
 }
 
