@@ -227,3 +227,71 @@ fn promise_12_of_many_sweepers_one_works() {
         scene.nothing_is_lost_or_doubled().await;
     });
 }
+
+/// The same for whoever pushes a subscription: nothing of a stopped process keeps the next one waiting, and what it
+/// writes when it wakes up is refused by the sink.
+#[test]
+fn a_frozen_pusher_is_replaced_within_two_seconds_and_repeats_nothing_when_it_wakes() {
+    alone(async |mut scene| {
+        let url = scene.backend.url();
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("pushed");
+        let to = format!("file:{}", file.display());
+        let feed = scene.backend.store().await.feeds().await.unwrap().remove(0);
+        let mut create = Command::new(env!("CARGO_BIN_EXE_changefeed"));
+        create.args(["--db", &url, "subscription", "create", "out", "--feed"]);
+        create.args([feed.name.as_str(), "--to", &to]);
+        assert!(create.output().unwrap().status.success());
+        let _sweeper = sweeper(&url, None);
+        let pusher = || {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_changefeed"));
+            command
+                .args(["--db", &url, "serve", "--only", "push", "--allow-files"])
+                .arg(dir.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
+            Running::start(&mut command)
+        };
+        let pushers = [pusher(), pusher()];
+        let lines = || {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            i64::try_from(text.lines().count()).unwrap()
+        };
+        let works = async || {
+            eventually("somebody pushes", || async {
+                let holders = scene.backend.store().await.lease_holders().await.unwrap();
+                let holder = holders.iter().find(|h| h.name == "push/out/0")?;
+                let pid: u32 = holder.owner.split('/').nth(1)?.parse().ok()?;
+                pushers
+                    .iter()
+                    .position(|p| p.pid() == pid && holder.expires_in_ms > 0)
+            })
+            .await
+        };
+        let mut published = 0;
+        for _ in 0..3 {
+            let working = works().await;
+            pushers[working].freeze();
+            published += 1;
+            let sql = scene.backend.words().publish(37, 0, published);
+            scene.session.run(&sql).await;
+            let began = Instant::now();
+            eventually("the change is pushed", || async {
+                (lines() >= published).then_some(())
+            })
+            .await;
+            let waited = began.elapsed();
+            assert!(waited < scene.within(), "the take-over took {waited:?}");
+            pushers[working].thaw();
+        }
+        scene.published = published;
+        for _ in 0..20 {
+            scene.publish_and_wait().await;
+        }
+        eventually("everything is pushed", || async {
+            (lines() >= scene.published).then_some(())
+        })
+        .await;
+        assert_eq!(lines(), scene.published);
+    });
+}
