@@ -55,13 +55,9 @@ impl Session {
     }
 
     pub(crate) async fn drop_subscription(&mut self, name: &ConsumerName) -> Result<()> {
-        self.whole(async |connection| {
-            let gone = connection
-                .execute(include_str!("sql/subscription_drop.sql"), &[&name.as_str()])
-                .await?;
-            found(gone, || words::no_subscription(name))
-        })
-        .await
+        let sql = include_str!("sql/subscription_drop.sql");
+        let gone = self.connection.one(sql, &[&name.as_str()]).await?;
+        found(gone.take(0)?, || words::no_subscription(name))
     }
 
     pub(crate) async fn pause_subscription(
@@ -69,58 +65,56 @@ impl Session {
         name: &ConsumerName,
         reason: Option<&str>,
     ) -> Result<()> {
-        self.whole(async |connection| {
-            let paused = connection
-                .execute(
-                    include_str!("sql/subscription_pause.sql"),
-                    &[&name.as_str(), &reason.unwrap_or_default()],
-                )
-                .await?;
-            found(paused, || words::no_subscription(name))?;
-            if reason.is_none() {
-                connection
-                    .execute(
-                        include_str!("sql/subscription_resume.sql"),
-                        &[&name.as_str()],
-                    )
-                    .await?;
-            }
-            Ok(())
-        })
-        .await
+        let sql = include_str!("sql/subscription_pause.sql");
+        let paused = self.connection.one(sql, &[&name.as_str(), &reason]).await?;
+        found(paused.take(0)?, || words::no_subscription(name))
     }
 
+    /// Statement by statement: each is right by itself, and what comes later is fenced by the generation.
     pub(crate) async fn hold_lane(&mut self, lane: &Lane, generation: i64) -> Result<LaneState> {
-        self.whole(async |connection| {
-            ensure(connection, lane).await?;
-            let held = connection
-                .execute(
-                    include_str!("sql/subscription_hold.sql"),
-                    &[&lane.name.as_str(), &lane.shard.0, &generation],
-                )
-                .await?;
-            found(held, || words::lane_moved(lane))?;
-            state(connection, lane).await
-        })
-        .await
+        let connection = &mut *self.connection;
+        ensure(connection, lane).await?;
+        let held = connection
+            .execute(
+                include_str!("sql/subscription_hold.sql"),
+                &[&lane.name.as_str(), &lane.shard.0, &generation],
+            )
+            .await?;
+        let state = state(connection, lane).await?;
+        match held {
+            0 => Err(words::lane_moved(lane)),
+            _ => Ok(state),
+        }
     }
 
     pub(crate) async fn advance_lane(&mut self, lane: &Lane, advance: &Advance) -> Result<()> {
-        let moved = self
-            .whole(async |connection| step(connection, lane, advance).await)
-            .await;
-        let Err(error) = moved else {
-            return Ok(());
-        };
-        if error.kind() != changefeed_core::Kind::Moved {
-            return Err(error);
-        }
-        // It may have been this very call, whose answer was lost.
-        let now = state(&mut self.connection, lane).await?;
-        let ours = now.generation == advance.generation && now.epoch == advance.epoch;
-        match now.cursor == Some(advance.to) && advance.from != Some(advance.to) && ours {
-            true => Ok(()),
-            false => Err(error),
+        let connection = &mut *self.connection;
+        let moved = connection
+            .one(
+                include_str!("sql/subscription_advance.sql"),
+                &[
+                    &lane.name.as_str(),
+                    &lane.shard.0,
+                    &advance.generation,
+                    &epoch(advance.epoch),
+                    &advance.held.map(|held| held.to_string()),
+                    &advance.sent,
+                    &advance.lost,
+                    &advance.from.map(|from| from.to_string()),
+                    &advance.to.to_string(),
+                    &lane.feed.0,
+                    &advance.parked,
+                ],
+            )
+            .await?;
+        match (moved.take::<i32>(0)?, moved.take::<i32>(1)?) {
+            (0, _) => Err(words::lane_moved(lane)),
+            // It may have been this very call, whose answer was lost.
+            (_, 0) => match state(connection, lane).await?.cursor {
+                Some(now) if now == advance.to && advance.from != Some(now) => Ok(()),
+                _ => Err(lane.name.moved(lane.shard)),
+            },
+            _ => Ok(()),
         }
     }
 
@@ -130,41 +124,33 @@ impl Session {
         generation: Option<i64>,
         reason: &str,
     ) -> Result<()> {
-        self.whole(async |connection| {
-            ensure(connection, lane).await?;
-            let stopped = connection
-                .execute(
-                    include_str!("sql/subscription_stop.sql"),
-                    &[
-                        &lane.name.as_str(),
-                        &lane.shard.0,
-                        &reason,
-                        &generation.unwrap_or(-1),
-                    ],
-                )
-                .await?;
-            found(stopped, || words::lane_moved(lane))?;
-            if generation.is_none() {
-                put(connection, lane, None).await?;
-            }
-            Ok(())
-        })
-        .await
+        let connection = &mut *self.connection;
+        ensure(connection, lane).await?;
+        let (name, shard, feed) = (lane.name.as_str(), lane.shard.0, lane.feed.0);
+        let stopped = connection
+            .one(
+                include_str!("sql/subscription_stop.sql"),
+                &[&name, &shard, &reason, &generation.unwrap_or(-1), &feed],
+            )
+            .await?;
+        found(stopped.take(0)?, || words::lane_moved(lane))
     }
 
     pub(crate) async fn restart_lane(&mut self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
-        self.whole(async |connection| {
-            ensure(connection, lane).await?;
-            connection
-                .execute(
-                    include_str!("sql/subscription_restart.sql"),
-                    &[&lane.name.as_str(), &lane.shard.0],
-                )
-                .await?;
-            put(connection, lane, after).await?;
-            state(connection, lane).await.map(|state| state.epoch)
-        })
-        .await
+        let connection = &mut *self.connection;
+        ensure(connection, lane).await?;
+        let (name, shard, feed) = (lane.name.as_str(), lane.shard.0, lane.feed.0);
+        let after = after.map(|after| after.to_string());
+        let restarted = connection
+            .one(
+                include_str!("sql/subscription_restart.sql"),
+                &[&name, &shard, &feed, &after],
+            )
+            .await?;
+        match restarted.maybe::<i32>(0)? {
+            Some(epoch) => Ok(epoch.unsigned_abs()),
+            None => Err(words::no_subscription(&lane.name)),
+        }
     }
 
     pub(crate) async fn parked_changes(
@@ -209,7 +195,7 @@ impl Session {
     }
 }
 
-fn found(rows: u64, error: impl FnOnce() -> Error) -> Result<()> {
+fn found(rows: i32, error: impl FnOnce() -> Error) -> Result<()> {
     if rows == 0 { Err(error()) } else { Ok(()) }
 }
 
@@ -278,7 +264,8 @@ async fn create(
     match created {
         Err(error) if is_duplicate(&error) => return Err(words::subscription_name_taken(name)),
         Err(error) => return Err(db(error)),
-        Ok(created) => found(created, || words::feed_gone(&feed.name))?,
+        Ok(0) => return Err(words::feed_gone(&feed.name)),
+        Ok(_) => {}
     }
     for shard in &feed.shards {
         let lane = Lane {
@@ -287,46 +274,10 @@ async fn create(
             shard: shard.shard,
         };
         ensure(connection, &lane).await?;
-        let start = starts.iter().find(|(of, _)| *of == shard.shard);
-        put(connection, &lane, start.map(|(_, cursor)| *cursor)).await?;
-    }
-    Ok(())
-}
-
-/// Moves the position and counts, if everything is as the caller believes.
-async fn step(connection: &mut Connection, lane: &Lane, advance: &Advance) -> Result<()> {
-    let (name, shard) = (&lane.name, lane.shard);
-    // Locks the row first: whoever takes over or restarts waits here, or has been before.
-    let counted = connection
-        .execute(
-            include_str!("sql/subscription_advance.sql"),
-            &[
-                &name.as_str(),
-                &shard.0,
-                &advance.generation,
-                &epoch(advance.epoch),
-                &advance.held.map(|held| held.to_string()),
-                &advance.sent,
-                &advance.lost,
-                &i64::from(advance.parked.is_some()),
-            ],
-        )
-        .await?;
-    found(counted, || words::lane_moved(lane))?;
-    advance_consumer(connection, name, lane.feed, shard, advance.from, advance.to).await?;
-    if let Some(reason) = &advance.parked {
-        connection
-            .execute(
-                include_str!("sql/subscription_park.sql"),
-                &[
-                    &name.as_str(),
-                    &shard.0,
-                    &epoch(advance.epoch),
-                    &advance.to.to_string(),
-                    reason,
-                ],
-            )
-            .await?;
+        // No consumer has this name.
+        if let Some((_, start)) = starts.iter().find(|(of, _)| *of == shard.shard) {
+            advance_consumer(connection, name, feed.id, shard.shard, None, *start).await?;
+        }
     }
     Ok(())
 }
@@ -339,20 +290,6 @@ async fn ensure(connection: &mut Connection, lane: &Lane) -> Result<()> {
             &[&lane.name.as_str(), &lane.shard.0],
         )
         .await?;
-    Ok(())
-}
-
-/// Puts the position somewhere, or nowhere.
-async fn put(connection: &mut Connection, lane: &Lane, cursor: Option<Cursor>) -> Result<()> {
-    connection
-        .execute(
-            include_str!("sql/subscription_forget.sql"),
-            &[&lane.name.as_str(), &lane.feed.0, &lane.shard.0],
-        )
-        .await?;
-    if let Some(cursor) = cursor {
-        advance_consumer(connection, &lane.name, lane.feed, lane.shard, None, cursor).await?;
-    }
     Ok(())
 }
 
