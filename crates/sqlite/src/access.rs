@@ -66,7 +66,7 @@ const FOREVER: i64 = 1000 * 365 * 86_400_000;
 
 fn tokens(tx: &Transaction<'_>) -> Result<Vec<AccessToken>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/tokens.sql"))
+        .prepare_cached(include_str!("sql/tokens.sql"))
         .explained()?;
     let mut rows = statement.query([]).explained()?;
     let mut tokens = Vec::new();

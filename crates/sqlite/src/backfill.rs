@@ -157,7 +157,7 @@ struct Range {
 
 fn frontiers(tx: &Connection, feed: FeedId) -> Result<BTreeMap<i16, Range>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/backfill_ranges.sql"))
+        .prepare_cached(include_str!("sql/backfill_ranges.sql"))
         .explained()?;
     let ranges = statement
         .query_map(params![feed.0, ROOM], |row| {
@@ -359,7 +359,7 @@ impl Rows {
             None => ("0".to_owned(), String::new()),
         };
         let sql = quote::fill(
-            include_str!("../sql/backfill_rows.sql"),
+            include_str!("sql/backfill_rows.sql"),
             &[
                 ("shard", &self.shard),
                 ("published", &published),

@@ -96,13 +96,13 @@ impl<'a> Backlog<'a> {
     }
 
     fn due() -> Result<String> {
-        fill(include_str!("../sql/watch_due.sql"), &[])
+        fill(include_str!("sql/watch_due.sql"), &[])
     }
 
     /// Whether there is anything to do.
     pub(crate) fn look(&self, owner: &str) -> Result<Look> {
         let sql = self.sql(
-            include_str!("../sql/watch_look.sql"),
+            include_str!("sql/watch_look.sql"),
             &[("due", &Backlog::due()?), ("idle", &IDLE.to_string())],
         );
         let (function_id, table_id) = (&self.watch.function_id, self.watch.table_id);
@@ -199,7 +199,7 @@ impl<'a> Backlog<'a> {
         let newer = "q._changefeed_newer_columns";
         let excluded = "excluded._changefeed_columns";
         fill(
-            include_str!("../sql/watch_fold.sql"),
+            include_str!("sql/watch_fold.sql"),
             &[
                 ("leases", leases),
                 ("log", &self.tracked.log()),
@@ -276,10 +276,10 @@ impl<'a> Backlog<'a> {
 
     fn give_up(&self, condition: &str, error: Option<&str>) -> Result<u64> {
         let sql = self.sql(
-            include_str!("../sql/watch_give_up.sql"),
+            include_str!("sql/watch_give_up.sql"),
             &[
                 ("condition", condition),
-                ("unleased", include_str!("../sql/watch_unleased.sql")),
+                ("unleased", include_str!("sql/watch_unleased.sql")),
                 (
                     "own_and_newer",
                     &self.united(&list(&[
@@ -323,7 +323,7 @@ impl<'a> Backlog<'a> {
 
     fn lease(&self, terms: &Terms, condition: &str, limit: usize) -> Result<Option<Leased>> {
         let sql = self.sql(
-            include_str!("../sql/watch_lease.sql"),
+            include_str!("sql/watch_lease.sql"),
             &[("condition", condition), ("rowid", self.tracked.rowid())],
         );
         let generation = self.next_generation()?;
@@ -365,7 +365,7 @@ impl<'a> Backlog<'a> {
             row_key.first().map_or("null", String::as_str)
         );
         let sql = self.sql(
-            include_str!("../sql/watch_rows.sql"),
+            include_str!("sql/watch_rows.sql"),
             &[
                 ("gone", &gone),
                 ("own_key", &own_key.join(", ")),
@@ -427,7 +427,7 @@ impl<'a> Backlog<'a> {
 
     /// As if rows had not been taken.
     fn give_back(&self, held: &str) -> Result<u64> {
-        let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
+        let unleased = include_str!("sql/watch_unleased.sql").trim_end();
         self.update(
             &format!(
                 "{unleased}, _changefeed_attempt_count = max(q._changefeed_attempt_count - 1, 0)"
@@ -438,7 +438,7 @@ impl<'a> Backlog<'a> {
 
     /// About once a second: how far the function has come, and that somebody is at work.
     pub(crate) fn keep_state(&self) -> Result<()> {
-        let sql = self.sql(include_str!("../sql/watch_keep_state.sql"), &[]);
+        let sql = self.sql(include_str!("sql/watch_keep_state.sql"), &[]);
         self.tx
             .prepare_cached(&sql?)
             .and_then(|mut s| {

@@ -41,7 +41,7 @@ pub(crate) fn shard_expression(value: &str, shards: i16) -> Result<String> {
         return Ok("0".to_owned());
     }
     let sql = fill(
-        include_str!("../sql/shard.sql"),
+        include_str!("sql/shard.sql"),
         &[("value", value), ("shards", &shards.to_string())],
     )?;
     Ok(sql.trim_end().to_owned())
@@ -231,10 +231,10 @@ pub(crate) fn triggers(
     }
     let tell = |alias: &str| {
         if source.keeps_images() {
-            return make(include_str!("../sql/capture_tell_all.sql"), &[]);
+            return make(include_str!("sql/capture_tell_all.sql"), &[]);
         }
         make(
-            include_str!("../sql/capture_tell.sql"),
+            include_str!("sql/capture_tell.sql"),
             &[
                 (
                     "keys_are_its",
@@ -264,9 +264,9 @@ pub(crate) fn triggers(
     let untold = staging.untold()?;
     let mut all = staging.before()?;
     for (event, template) in [
-        ("insert", include_str!("../sql/capture_insert.sql")),
-        ("update", include_str!("../sql/capture_update.sql")),
-        ("delete", include_str!("../sql/capture_delete.sql")),
+        ("insert", include_str!("sql/capture_insert.sql")),
+        ("update", include_str!("sql/capture_update.sql")),
+        ("delete", include_str!("sql/capture_delete.sql")),
     ] {
         let name = trigger_name(feed, event);
         let sql = make(

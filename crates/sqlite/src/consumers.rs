@@ -55,7 +55,7 @@ pub fn advance_consumer(
 ) -> Result<()> {
     let moved = match from {
         Some(from) => connection
-            .prepare_cached(include_str!("../sql/consumer_move.sql"))
+            .prepare_cached(include_str!("sql/consumer_move.sql"))
             .and_then(|mut s| {
                 s.execute(params![
                     name.as_str(),
@@ -66,7 +66,7 @@ pub fn advance_consumer(
                 ])
             }),
         None => connection
-            .prepare_cached(include_str!("../sql/consumer_first.sql"))
+            .prepare_cached(include_str!("sql/consumer_first.sql"))
             .and_then(|mut s| s.execute(params![name.as_str(), feed.0, shard.0, to.to_string()])),
     };
     if moved.explained()? == 1 {
@@ -145,7 +145,7 @@ impl ConsumerStore for SqliteStore {
     async fn consumers(&self) -> Result<Vec<Consumer>> {
         self.reading(|tx| {
             let mut statement = tx
-                .prepare_cached(include_str!("../sql/consumers.sql"))
+                .prepare_cached(include_str!("sql/consumers.sql"))
                 .explained()?;
             let mut rows = statement.query([]).explained()?;
             let mut consumers = Vec::new();

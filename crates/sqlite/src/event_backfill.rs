@@ -75,7 +75,7 @@ pub(crate) fn step(tx: &Connection, trigger: &EventTrigger, batch: usize) -> Res
     };
     let position = state.position.clone().unwrap_or_default();
     let seen: Vec<Vec<Value>> = tx
-        .prepare_cached(&fill(include_str!("../sql/event_backfill_keys.sql"))?)
+        .prepare_cached(&fill(include_str!("sql/event_backfill_keys.sql"))?)
         .and_then(|mut s| {
             s.query_map(params_from_iter(&position), |row| {
                 (0..width).map(|n| row.get(n)).collect()
@@ -85,7 +85,7 @@ pub(crate) fn step(tx: &Connection, trigger: &EventTrigger, batch: usize) -> Res
         .explained()?;
     // What goes through a view is not counted by SQLite, but every event takes a number.
     let before = newest_change(tx)?;
-    tx.prepare_cached(&fill(include_str!("../sql/event_backfill.sql"))?)
+    tx.prepare_cached(&fill(include_str!("sql/event_backfill.sql"))?)
         .and_then(|mut s| s.execute(params_from_iter(&position)))
         .explained()?;
     let added = newest_change(tx)? - before;

@@ -147,7 +147,7 @@ impl Plan {
         let payload = ["old", "order_key", "shard", "wanted"];
         let owner = staging::EVENTS + i64::from(self.id.0);
         let tell = fill(
-            include_str!("../sql/event_tell.sql"),
+            include_str!("sql/event_tell.sql"),
             &[
                 ("id", &self.id.0.to_string()),
                 ("owner", &owner.to_string()),
@@ -285,7 +285,7 @@ impl Plan {
     fn after(&self, event: &str, untold: &str, body: &str) -> Result<String> {
         let untold = if event == "delete" { untold } else { "" };
         fill(
-            include_str!("../sql/event_trigger.sql"),
+            include_str!("sql/event_trigger.sql"),
             &[
                 ("trigger", &quote::identifier(&trigger_name(self.id, event))),
                 ("event", event),
@@ -315,9 +315,9 @@ impl Plan {
             wanted.push(condition.sql(old, new));
         }
         let template = if wanted.is_empty() {
-            include_str!("../sql/event_write.sql")
+            include_str!("sql/event_write.sql")
         } else {
-            include_str!("../sql/event_write_if.sql")
+            include_str!("sql/event_write_if.sql")
         };
         fill(
             template,

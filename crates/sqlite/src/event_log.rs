@@ -76,7 +76,7 @@ pub(crate) fn show(
         return Ok(None);
     }
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/event_attempts.sql"))
+        .prepare_cached(include_str!("sql/event_attempts.sql"))
         .explained()?;
     let mut rows = statement.query([change_id]).explained()?;
     let mut attempts = Vec::new();
@@ -101,7 +101,7 @@ pub(crate) fn show(
 fn one(tx: &Connection) -> Result<rusqlite::CachedStatement<'_>> {
     tx.prepare_cached(concat!(
         "select ",
-        include_str!("../sql/event_columns.sql"),
+        include_str!("sql/event_columns.sql"),
         " where e.change_id = ?1"
     ))
     .explained()
@@ -280,7 +280,7 @@ pub(crate) fn redeliver_one(tx: &Connection, id: EventId, key: Uuid) -> Result<(
     // Unless it waits for its first attempt already.
     tx.execute(
         concat!(
-            include_str!("../sql/event_again.sql"),
+            include_str!("sql/event_again.sql"),
             " and not (state = 'p' and tries = 0 and lease_owner is null \
               and due_at <= cast((julianday('now') - 2440587.5) * 86400000.0 as integer))"
         ),
@@ -357,7 +357,7 @@ fn redeliver_next(tx: &Connection, filter: &EventFilter) -> Result<(u64, Option<
     let mut count = 0;
     let mut again = tx
         .prepare_cached(concat!(
-            include_str!("../sql/event_again.sql"),
+            include_str!("sql/event_again.sql"),
             " and trigger_id in (select trigger_id from changefeed_event_trigger \
                                   where dropped_at is null)"
         ))
@@ -479,7 +479,7 @@ fn first_since(tx: &Connection, time: i64) -> Result<i64> {
 /// A condition that keeps what a consumer of a feed has not read.
 fn held_back(tx: &Connection) -> Result<String> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/event_floors.sql"))
+        .prepare_cached(include_str!("sql/event_floors.sql"))
         .explained()?;
     let floors: Vec<(i16, i16, Option<i64>)> = statement
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))
@@ -501,7 +501,7 @@ fn held_back(tx: &Connection) -> Result<String> {
 /// How the events of each trigger stand.
 pub(crate) fn states(tx: &Connection) -> Result<Vec<TriggerState>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/event_states.sql"))
+        .prepare_cached(include_str!("sql/event_states.sql"))
         .explained()?;
     let mut rows = statement.query([]).explained()?;
     let mut states = Vec::new();

@@ -11,7 +11,7 @@ const COLUMNS_PER_CALL: usize = 50;
 /// A column of a row as JSON, as an SQL expression.
 pub(crate) fn value(alias: &str, column: &str) -> Result<String> {
     let value = format!("{alias}.{}", quote::identifier(column));
-    let sql = fill(include_str!("../sql/json_value.sql"), &[("value", &value)])?;
+    let sql = fill(include_str!("sql/json_value.sql"), &[("value", &value)])?;
     Ok(sql.trim_end().to_owned())
 }
 

@@ -286,7 +286,7 @@ impl SqliteStore {
         };
         if !wanted.ordered {
             return tx
-                .prepare_cached(include_str!("../sql/event_due.sql"))
+                .prepare_cached(include_str!("sql/event_due.sql"))
                 .and_then(|mut s| {
                     s.query_map(params![wanted.trigger.0, limit], read)?
                         .collect()
@@ -294,7 +294,7 @@ impl SqliteStore {
                 .explained();
         }
         let mut found: Vec<Candidate> = tx
-            .prepare_cached(include_str!("../sql/event_due_heads.sql"))
+            .prepare_cached(include_str!("sql/event_due_heads.sql"))
             .and_then(|mut s| {
                 s.query_map(
                     params![wanted.trigger.0, limit, DUE_LOOKED_AT.max(limit)],
@@ -324,7 +324,7 @@ impl SqliteStore {
         let mut seen = HashSet::new();
         let mut at = self.walked(trigger);
         let mut next = tx
-            .prepare_cached(include_str!("../sql/event_next_head.sql"))
+            .prepare_cached(include_str!("sql/event_next_head.sql"))
             .explained()?;
         for _ in 0..KEYS_LOOKED_AT {
             if found.len() >= limit {
@@ -375,7 +375,7 @@ fn room(tx: &Connection, wanted: &Wanted) -> Result<Option<i64>> {
     let mut limit = i64::from(wanted.limit);
     if let Some(overall) = wanted.overall.filter(|_| deliverable) {
         let leased: i64 = tx
-            .prepare_cached(include_str!("../sql/event_leased.sql"))
+            .prepare_cached(include_str!("sql/event_leased.sql"))
             .and_then(|mut s| s.query_row(params![wanted.trigger.0, overall], |row| row.get(0)))
             .explained()?;
         limit = limit.min(i64::from(overall) - leased);
@@ -409,7 +409,7 @@ fn claim(
     }
     let (name, table): (TriggerName, String) = event_log::trigger_names(tx, trigger)?;
     let mut take = tx
-        .prepare_cached(include_str!("../sql/event_claim.sql"))
+        .prepare_cached(include_str!("sql/event_claim.sql"))
         .explained()?;
     let mut bytes = 0;
     for candidate in found {
@@ -485,7 +485,7 @@ fn record(
     attempt: &Attempt,
     late: bool,
 ) -> Result<()> {
-    tx.prepare_cached(include_str!("../sql/event_attempt.sql"))
+    tx.prepare_cached(include_str!("sql/event_attempt.sql"))
         .and_then(|mut s| {
             s.execute(params![
                 change_id,
@@ -515,7 +515,7 @@ fn finish(tx: &Connection, finished: &Finished) -> Result<bool> {
     let unknown = finished.attempt.outcome == Outcome::Unknown;
     let claim = finished.claim;
     let decided = tx
-        .prepare_cached(include_str!("../sql/event_finish.sql"))
+        .prepare_cached(include_str!("sql/event_finish.sql"))
         .and_then(|mut s| {
             s.execute(params![
                 claim.change_id,

@@ -372,7 +372,7 @@ pub(crate) fn list(tx: &Connection) -> Result<Vec<Feed>> {
             .push(shard);
     }
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/feeds.sql"))
+        .prepare_cached(include_str!("sql/feeds.sql"))
         .explained()?;
     let feeds = statement
         .query_map([], |row| {
@@ -436,7 +436,7 @@ fn source(row: &Row<'_>) -> rusqlite::Result<Option<Source>> {
 
 fn states(tx: &Connection, feed: &Feed) -> Result<Vec<ShardState>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/shard_states.sql"))
+        .prepare_cached(include_str!("sql/shard_states.sql"))
         .explained()?;
     let states = statement
         .query_map([feed.id.0], |row| {

@@ -16,7 +16,7 @@ impl InstanceStore for SqliteStore {
         self.writing(move |tx| {
             let tallies = serde_json::to_string(&new.tallies).unwrap_or_default();
             tx.execute(
-                include_str!("../sql/announce.sql"),
+                include_str!("sql/announce.sql"),
                 params![
                     new.name,
                     new.roles.join(" "),
@@ -50,7 +50,7 @@ impl InstanceStore for SqliteStore {
     async fn instances(&self) -> Result<Vec<Instance>> {
         self.reading(|tx| {
             let mut statement = tx
-                .prepare_cached(include_str!("../sql/instances.sql"))
+                .prepare_cached(include_str!("sql/instances.sql"))
                 .explained()?;
             let instances = statement
                 .query_map([], |row| {

@@ -14,7 +14,7 @@ use crate::{SqliteStore, quote};
 /// off or holds it: should that be a step of the clock which is taken back before anybody looks, the
 /// next look finds it all the same.
 pub(crate) fn note_time(tx: &Connection) -> Result<()> {
-    tx.prepare_cached(include_str!("../sql/note_time.sql"))
+    tx.prepare_cached(include_str!("sql/note_time.sql"))
         .and_then(|mut s| s.execute([]))
         .explained()?;
     Ok(())
@@ -30,7 +30,7 @@ impl LeaseStore for SqliteStore {
         let (stale, inner) = (self.inner.sightings.stale(&name, asked), self.inner.clone());
         self.writing(move |tx| {
             let generation: Option<i64> = tx
-                .prepare_cached(include_str!("../sql/lease.sql"))
+                .prepare_cached(include_str!("sql/lease.sql"))
                 .and_then(|mut s| {
                     s.query_row(params![name, owner, millis, stale], |row| row.get(0))
                         .optional()
@@ -85,7 +85,7 @@ impl LeaseStore for SqliteStore {
         // Looked for by a reader: there may be a great many that are to come, and few are.
         let astray: Vec<i64> = self
             .reading(move |tx| {
-                tx.prepare_cached(include_str!("../sql/keep_time_astray.sql"))
+                tx.prepare_cached(include_str!("sql/keep_time_astray.sql"))
                     .and_then(|mut s| s.query_map([now], |row| row.get(0))?.collect())
                     .explained()
             })
@@ -112,7 +112,7 @@ impl LeaseStore for SqliteStore {
                 [now, step],
             )
             .explained()?;
-            tx.execute(include_str!("../sql/keep_time.sql"), [now, step])
+            tx.execute(include_str!("sql/keep_time.sql"), [now, step])
                 .explained()?;
             let tables: Vec<String> = tx
                 .prepare(
@@ -126,7 +126,7 @@ impl LeaseStore for SqliteStore {
                 let places = places
                     .each_ref()
                     .map(|(place, name)| (*place, name.as_str()));
-                let sql = quote::fill(include_str!("../sql/keep_time_rows.sql"), &places)?;
+                let sql = quote::fill(include_str!("sql/keep_time_rows.sql"), &places)?;
                 tx.execute(&sql, [now, step]).explained()?;
             }
             Ok(Some(Duration::from_millis(
@@ -139,7 +139,7 @@ impl LeaseStore for SqliteStore {
     async fn lease_holders(&self) -> Result<Vec<LeaseHolder>> {
         self.reading(|tx| {
             let mut statement = tx
-                .prepare_cached(include_str!("../sql/lease_holders.sql"))
+                .prepare_cached(include_str!("sql/lease_holders.sql"))
                 .explained()?;
             let holders = statement
                 .query_map([], |row| {

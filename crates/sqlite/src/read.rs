@@ -30,7 +30,7 @@ pub(crate) struct Bounds {
 impl Bounds {
     pub(crate) fn load(tx: &Connection, feed: &Feed, shard: ShardId) -> Result<Bounds> {
         let found = tx
-            .prepare_cached(include_str!("../sql/bounds.sql"))
+            .prepare_cached(include_str!("sql/bounds.sql"))
             .and_then(|mut s| {
                 s.query_row(params![feed.id.0, shard.0], |row| {
                     Ok(Bounds {
@@ -80,7 +80,7 @@ pub(crate) fn incarnation(tx: &Connection) -> Result<Incarnation> {
 
 /// Begins another one.
 pub(crate) fn recover(tx: &Connection) -> Result<Incarnation> {
-    tx.execute_batch(include_str!("../sql/recover.sql"))
+    tx.execute_batch(include_str!("sql/recover.sql"))
         .explained()?;
     incarnation(tx)
 }
@@ -204,7 +204,7 @@ fn images(row: &Row<'_>, from: usize) -> Result<Content> {
 /// The SQL that reads a page of this feed together with its rows, as the table is now, and the names of the key
 /// columns that come before those of the row.
 fn statement(tx: &Connection, feed: &Feed) -> Result<(String, Vec<String>)> {
-    let template = include_str!("../sql/page.sql");
+    let template = include_str!("sql/page.sql");
     let plain = || {
         let sql = quote::fill(template, &[("columns", ", null"), ("join", "")])?;
         Ok((sql, Vec::new()))

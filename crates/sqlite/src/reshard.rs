@@ -27,7 +27,7 @@ pub(crate) fn reshard(tx: &Connection, feed: &Feed, count: i16) -> Result<Feed> 
     let table = Table::behind(tx, &feed, source)?;
     let (busy, by_hand, first): (bool, bool, i32) = tx
         .query_row(
-            include_str!("../sql/reshard_look.sql"),
+            include_str!("sql/reshard_look.sql"),
             params![feed.id.0, old.first, old.last()],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
@@ -41,9 +41,9 @@ pub(crate) fn reshard(tx: &Connection, feed: &Feed, count: i16) -> Result<Feed> 
     let new = ShardRange::checked(&feed.name, first, count)?;
     for shard in new.numbers() {
         for sql in [
-            include_str!("../sql/reshard_shard.sql"),
-            include_str!("../sql/reshard_progress.sql"),
-            include_str!("../sql/reshard_consumers.sql"),
+            include_str!("sql/reshard_shard.sql"),
+            include_str!("sql/reshard_progress.sql"),
+            include_str!("sql/reshard_consumers.sql"),
         ] {
             let parameters = params![feed.id.0, old.first, shard];
             let mut statement = tx.prepare_cached(sql).explained()?;

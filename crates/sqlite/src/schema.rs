@@ -135,7 +135,7 @@ impl SchemaStore for SqliteStore {
 /// Our tables and views, views first because they depend on tables.
 fn ours(connection: &Connection) -> Result<Vec<(String, String)>> {
     let mut statement = connection
-        .prepare(include_str!("../sql/our_tables.sql"))
+        .prepare(include_str!("sql/our_tables.sql"))
         .explained()?;
     let rows = statement
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))

@@ -111,9 +111,9 @@ impl Staging<'_> {
         if !self.is_needed() {
             return Ok(Vec::new());
         }
-        let left = self.fill(include_str!("../sql/settle_left.sql"), &[])?;
+        let left = self.fill(include_str!("sql/settle_left.sql"), &[])?;
         let left = left.trim_end();
-        let follow = self.fill(include_str!("../sql/settle_follow.sql"), &[])?;
+        let follow = self.fill(include_str!("sql/settle_follow.sql"), &[])?;
         // A note about the place of the row itself is about another row if it says otherwise.
         let left_by_update = self.fill(
             "case when {old_is_staged} then {differs} else {left} end",
@@ -131,7 +131,7 @@ impl Staging<'_> {
             Trigger {
                 name: (self.name)("settle_delete"),
                 sql: self.fill(
-                    include_str!("../sql/unstage.sql"),
+                    include_str!("sql/unstage.sql"),
                     &[
                         ("trigger", &quote::identifier(&(self.name)("settle_delete"))),
                         ("tell", (self.tell)("old")?.trim_end()),
@@ -163,7 +163,7 @@ impl Staging<'_> {
         let all: Vec<String> = conflicts.iter().map(|c| format!("({c})")).collect();
         let name = (self.name)(&format!("stage_{event}"));
         let sql = self.fill(
-            include_str!("../sql/stage.sql"),
+            include_str!("sql/stage.sql"),
             &[
                 ("trigger", &quote::identifier(&name)),
                 ("event", event),
@@ -177,7 +177,7 @@ impl Staging<'_> {
     fn settle(&self, event: &str, left: &str, follow: &str) -> Result<Trigger> {
         let name = (self.name)(&format!("settle_{event}"));
         let sql = self.fill(
-            include_str!("../sql/settle.sql"),
+            include_str!("sql/settle.sql"),
             &[
                 ("trigger", &quote::identifier(&name)),
                 ("event", event),

@@ -201,7 +201,7 @@ fn found(rows: usize, error: impl FnOnce() -> Error) -> Result<()> {
 
 fn list(tx: &Connection) -> Result<Vec<Subscription>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/subscriptions.sql"))
+        .prepare_cached(include_str!("sql/subscriptions.sql"))
         .explained()?;
     let mut rows = statement.query([]).explained()?;
     let mut all: Vec<Subscription> = Vec::new();
@@ -338,7 +338,7 @@ fn put(tx: &Connection, lane: &Lane, cursor: Option<Cursor>) -> Result<()> {
 
 fn state(tx: &Connection, lane: &Lane) -> Result<LaneState> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/subscription_shard.sql"))
+        .prepare_cached(include_str!("sql/subscription_shard.sql"))
         .explained()?;
     let mut rows = statement
         .query(params![lane.name.as_str(), lane.feed.0, lane.shard.0])

@@ -162,7 +162,7 @@ impl Tracked {
 
     fn install(&self, tx: &Connection) -> Result<()> {
         let log = fill(
-            include_str!("../sql/watch_log.sql"),
+            include_str!("sql/watch_log.sql"),
             &[
                 ("log", &self.log()),
                 (
@@ -221,7 +221,7 @@ impl Tracked {
         conflicts.extend(staging::by_place(table));
         let owner = staging::WATCHES + self.table_id;
         let tell = make(
-            include_str!("../sql/watch_tell.sql"),
+            include_str!("sql/watch_tell.sql"),
             &[("owner", &owner.to_string())],
         )?;
         let staging = Staging {
@@ -237,9 +237,9 @@ impl Tracked {
         let untold = staging.untold()?;
         let mut all = staging.before()?;
         for (event, template) in [
-            ("insert", include_str!("../sql/watch_insert.sql")),
-            ("update", include_str!("../sql/watch_update.sql")),
-            ("delete", include_str!("../sql/watch_delete.sql")),
+            ("insert", include_str!("sql/watch_insert.sql")),
+            ("update", include_str!("sql/watch_update.sql")),
+            ("delete", include_str!("sql/watch_delete.sql")),
         ] {
             let name = trigger_name(self.table_id, event);
             let sql = make(
@@ -292,7 +292,7 @@ impl Tracked {
             })
             .collect();
         let sql = fill(
-            include_str!("../sql/watch_leases.sql"),
+            include_str!("sql/watch_leases.sql"),
             &[
                 ("leases", leases),
                 ("leases_version", &format!("{leases}_version")),

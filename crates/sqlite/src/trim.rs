@@ -28,7 +28,7 @@ pub(crate) fn trim(
             None => i64::MIN,
         };
         let slowest: Option<(String, i64)> = tx
-            .prepare_cached(include_str!("../sql/trim_slowest.sql"))
+            .prepare_cached(include_str!("sql/trim_slowest.sql"))
             .and_then(|mut s| {
                 s.query_row(params![feed.id.0, shard.0], |row| {
                     Ok((row.get(0)?, row.get(1)?))
@@ -61,7 +61,7 @@ fn old_enough(tx: &Connection, feed: &Feed, shard: ShardId, age: Duration) -> Re
         None
     } else {
         let age = i64::try_from(age.as_millis()).unwrap_or(i64::MAX / 2);
-        tx.prepare_cached(include_str!("../sql/trim_limit.sql"))
+        tx.prepare_cached(include_str!("sql/trim_limit.sql"))
             .and_then(|mut s| {
                 s.query_row(params![feed.id.0, shard.0, age], |row| row.get(0))
                     .optional()
@@ -93,7 +93,7 @@ fn exists_between(
 /// Removes up to a number, at most `limit` changes.
 fn remove(tx: &Connection, feed: &Feed, shard: ShardId, upto: i64, limit: i64) -> Result<i64> {
     let (reach, count): (Option<i64>, i64) = tx
-        .prepare_cached(include_str!("../sql/trim_batch.sql"))
+        .prepare_cached(include_str!("sql/trim_batch.sql"))
         .and_then(|mut s| {
             s.query_row(params![feed.id.0, shard.0, upto, limit], |row| {
                 Ok((row.get(0)?, row.get(1)?))
@@ -107,7 +107,7 @@ fn remove(tx: &Connection, feed: &Feed, shard: ShardId, upto: i64, limit: i64) -
         "delete from changefeed_numbered \
          where feed_id = ?1 and shard = ?2 and change_sequence_number <= ?3",
         "update changefeed_shard_def set trimmed = ?3 where feed_id = ?1 and shard = ?2",
-        include_str!("../sql/trim_marks.sql"),
+        include_str!("sql/trim_marks.sql"),
     ] {
         tx.prepare_cached(sql)
             .and_then(|mut s| s.execute(params![feed.id.0, shard.0, reach]))

@@ -90,7 +90,7 @@ impl Columns {
             let newest = self.newest(tx, feed, shard)?;
             return Ok(Page::empty(Cursor::Ulid(newest), incarnation));
         };
-        let sql = self.fill(include_str!("../sql/ulid_page.sql"))?;
+        let sql = self.fill(include_str!("sql/ulid_page.sql"))?;
         let mut statement = tx.prepare_cached(&sql).explained()?;
         // One more, to know whether there is one.
         let count = i64::try_from(limit).map_or(i64::MAX, |limit| limit.saturating_add(1));
@@ -132,7 +132,7 @@ impl Columns {
     /// ever.
     fn check_kind(&self, tx: &Connection, shard: ShardId) -> Result<()> {
         let foreign: Option<String> = tx
-            .prepare_cached(&self.fill(include_str!("../sql/ulid_foreign.sql"))?)
+            .prepare_cached(&self.fill(include_str!("sql/ulid_foreign.sql"))?)
             .and_then(|mut s| s.query_row([shard.0], |row| row.get(0)).optional())
             .explained()?;
         match foreign {
@@ -148,7 +148,7 @@ impl Columns {
     /// The newest ULID that is committed in a shard.
     fn newest(&self, tx: &Connection, feed: &Feed, shard: ShardId) -> Result<Ulid> {
         let found: Option<Vec<u8>> = tx
-            .prepare_cached(&self.fill(include_str!("../sql/ulid_newest.sql"))?)
+            .prepare_cached(&self.fill(include_str!("sql/ulid_newest.sql"))?)
             .and_then(|mut s| s.query_row([shard.0], |row| row.get(0)).optional())
             .explained()?;
         found.map_or(Ok(Ulid::MIN), |bytes| ulid_of_row(feed, &bytes))
@@ -212,7 +212,7 @@ fn feed_of(row: &Row<'_>) -> Result<Uuid> {
 /// Shards whose ULIDs are in the future.
 pub(crate) fn findings(tx: &Connection) -> Result<Vec<Finding>> {
     let mut statement = tx
-        .prepare_cached(include_str!("../sql/ulids_ahead.sql"))
+        .prepare_cached(include_str!("sql/ulids_ahead.sql"))
         .explained()?;
     let mut rows = statement.query([]).explained()?;
     let mut findings = Vec::new();

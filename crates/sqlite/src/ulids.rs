@@ -156,7 +156,7 @@ fn bearable(wait: Duration) -> Duration {
 /// `COMMIT` by SQL, past [`UlidTransaction::commit`], leaves a state that is behind all of them.
 fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<UlidState> {
     let (now, random, before, ahead) = transaction
-        .prepare_cached(include_str!("../sql/ulid_begin.sql"))
+        .prepare_cached(include_str!("sql/ulid_begin.sql"))
         .and_then(|mut s| {
             s.query_row(params![feed, options.shard], |row| {
                 let before = match row.get::<_, Option<i64>>(2)? {
@@ -176,7 +176,7 @@ fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<
     let begin = UlidState::begin(before, now, random)?;
     let reserved = begin.after(UlidCounter::MAX);
     transaction
-        .prepare_cached(include_str!("../sql/ulid_reserve.sql"))
+        .prepare_cached(include_str!("sql/ulid_reserve.sql"))
         .and_then(|mut s| {
             s.execute(params![
                 feed,
@@ -218,7 +218,7 @@ impl UlidTransaction<'_> {
         let (from, to) = (self.reserved, self.counter.after());
         let moved = self
             .transaction
-            .prepare_cached(include_str!("../sql/ulid_commit.sql"))
+            .prepare_cached(include_str!("sql/ulid_commit.sql"))
             .and_then(|mut s| {
                 s.execute(params![
                     self.feed,

@@ -254,7 +254,7 @@ impl Watch {
         }
         let mut statement = self
             .connection
-            .prepare_cached(include_str!("../sql/wake.sql"))
+            .prepare_cached(include_str!("sql/wake.sql"))
             .explained()?;
         let mut rows = statement.query([]).explained()?;
         let mut moved = Vec::new();

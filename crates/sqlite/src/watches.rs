@@ -270,7 +270,7 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         );
     }
     tx.execute(
-        &quote::fill(include_str!("../sql/watch_put.sql"), &[("now", NOW)])?,
+        &quote::fill(include_str!("sql/watch_put.sql"), &[("now", NOW)])?,
         params![
             spec.name.as_str(),
             watch.function_id,

@@ -11,7 +11,7 @@ use crate::error::Explain;
 impl Backlog<'_> {
     /// The batches of an owner, without their rows.
     pub(crate) fn held_by(&self, owner: &str) -> Result<Vec<Batch>> {
-        let sql = self.sql(include_str!("../../sql/watch_held.sql"), &[]);
+        let sql = self.sql(include_str!("../sql/watch_held.sql"), &[]);
         let asked = Instant::now();
         let mut statement = self.tx.prepare_cached(&sql?).map_err(|e| self.missing(e))?;
         let batches = statement
@@ -47,7 +47,7 @@ impl Backlog<'_> {
         settings: &WatchSettings,
     ) -> Result<Settled> {
         let held = held(batch.generation, batch.versions);
-        let unleased = include_str!("../../sql/watch_unleased.sql").trim_end();
+        let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
         match outcome {
             BatchOutcome::Done => {
                 let delete = format!(

@@ -171,7 +171,7 @@ pub(crate) fn findings(tx: &Connection, watch: &Watch) -> Result<Vec<Finding>> {
 
 /// Makes the tables that all watches share where they are missing.
 pub(crate) fn ensure_state(tx: &Connection) -> Result<()> {
-    let sql = fill(include_str!("../../sql/watch_state.sql"), &[("now", NOW)])?;
+    let sql = fill(include_str!("../sql/watch_state.sql"), &[("now", NOW)])?;
     tx.execute_batch(&sql).explained()
 }
 

@@ -68,7 +68,7 @@ impl Looks {
 
 fn look_at(connection: &Connection, place: &WatchPlace) -> Result<(bool, bool)> {
     let sql = fill(
-        include_str!("../../sql/watch_look_all.sql"),
+        include_str!("../sql/watch_look_all.sql"),
         &[
             ("log", &log_name(place.table_id)),
             ("leases", &leases_name(&place.function_id, place.table_id)),

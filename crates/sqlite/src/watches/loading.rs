@@ -82,7 +82,7 @@ fn chunk(tx: &Connection, watch: &Watch) -> Result<()> {
          (select {keys} from {bookmark} order by _changefeed_place desc limit 1)"
     );
     let sql = fill(
-        include_str!("../../sql/watch_load.sql"),
+        include_str!("../sql/watch_load.sql"),
         &[
             ("bookmark", &bookmark),
             ("leases", &watch.leases_table),
