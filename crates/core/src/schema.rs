@@ -6,7 +6,7 @@ use crate::{Error, Kind, Result};
 
 /// The version of the schema that this program was written for; the same number on every
 /// database.
-pub const SCHEMA_VERSION: i32 = 6;
+pub const SCHEMA_VERSION: i32 = 1;
 
 /// What is installed in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,16 +24,21 @@ pub enum SchemaState {
 pub struct MigrationStep {
     /// The version that it leads to.
     pub version: i32,
-    /// The migration itself. Its head has a line `-- Older programs: `.
-    pub sql: &'static str,
+    /// The migration itself, a file for each part of it. The head of the first has a line `-- Older programs: `.
+    pub files: &'static [&'static str],
 }
 
 impl MigrationStep {
+    /// All of its files, in their order.
+    pub fn sql(&self) -> String {
+        self.files.join("\n")
+    }
+
     /// FNV-1a over the text, in hexadecimal digits. It finds a migration that was edited after it had been
     /// applied; it is no protection against forgery.
     pub fn checksum(&self) -> String {
         let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        for byte in self.sql.bytes() {
+        for byte in self.sql().bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
         format!("{hash:016x}")
@@ -41,7 +46,8 @@ impl MigrationStep {
 
     /// Whether programs of the version before may run while and after it is applied, as its head says.
     pub fn older_programs(&self) -> &'static str {
-        let head = self.sql.lines().take_while(|line| line.starts_with("--"));
+        let first = self.files.first().copied().unwrap_or_default();
+        let head = first.lines().take_while(|line| line.starts_with("--"));
         let mut said = head.filter_map(|line| line.strip_prefix("-- Older programs: "));
         said.next().unwrap_or_default()
     }
@@ -49,7 +55,8 @@ impl MigrationStep {
     /// The migration, followed by what notes in this table that it was applied.
     pub fn recorded_in(&self, table: &str) -> String {
         let (version, checksum) = (self.version, self.checksum());
-        let sql = self.sql.trim_end();
+        let sql = self.sql();
+        let sql = sql.trim_end();
         format!(
             "{sql}\n\ninsert into {table} (version, checksum) values ({version}, '{checksum}');\n"
         )
@@ -63,6 +70,11 @@ pub struct Migration {
     pub from: i32,
     /// The version now.
     pub to: i32,
+}
+
+/// The version that these migrations lead to.
+fn newest(steps: &[MigrationStep]) -> i32 {
+    steps.last().map_or(0, |step| step.version)
 }
 
 /// Refuses to work with any schema but the one this program knows, and says what to run.
@@ -81,7 +93,7 @@ pub fn require_current(state: SchemaState) -> Result<()> {
             ),
         )
         .advise("run `changefeed migrate`")),
-        SchemaState::At(found) => Err(too_new(found)),
+        SchemaState::At(found) => Err(too_new(found, SCHEMA_VERSION)),
         SchemaState::Changed(version) => Err(changed(version)),
     }
 }
@@ -97,12 +109,10 @@ fn changed(version: i32) -> Error {
     )
 }
 
-fn too_new(found: i32) -> Error {
+fn too_new(found: i32, known: i32) -> Error {
     Error::new(
         Kind::SchemaTooNew,
-        format!(
-            "the database has changefeed schema {found}, this program knows only {SCHEMA_VERSION}"
-        ),
+        format!("the database has changefeed schema {found}, this program knows only {known}"),
     )
     .advise("use a newer changefeed program; nothing was changed")
 }
@@ -113,7 +123,7 @@ impl SchemaState {
         let Some(newest) = applied.iter().map(|(version, _)| *version).max() else {
             return SchemaState::Missing;
         };
-        if newest > SCHEMA_VERSION {
+        if newest > self::newest(steps) {
             return SchemaState::At(newest);
         }
         let known = |version: i32, checksum: &str| {
@@ -131,14 +141,17 @@ impl SchemaState {
         }
     }
 
-    /// The migrations still to be run, as a range of versions; refuses a newer schema.
-    pub fn pending(self) -> Result<std::ops::RangeInclusive<i32>> {
-        match self {
-            SchemaState::Missing => Ok(1..=SCHEMA_VERSION),
-            SchemaState::At(found) if found > SCHEMA_VERSION => Err(too_new(found)),
-            SchemaState::At(found) => Ok(found + 1..=SCHEMA_VERSION),
-            SchemaState::Changed(version) => Err(changed(version)),
-        }
+    /// What there is to do to reach the newest of these migrations, and those that do it; refuses a newer schema.
+    pub fn pending(self, steps: &[MigrationStep]) -> Result<(Migration, &[MigrationStep])> {
+        let to = newest(steps);
+        let from = match self {
+            SchemaState::Missing => 0,
+            SchemaState::At(found) if found > to => return Err(too_new(found, to)),
+            SchemaState::At(found) => found,
+            SchemaState::Changed(version) => return Err(changed(version)),
+        };
+        let done = steps.partition_point(|step| step.version <= from);
+        Ok((Migration { from, to }, &steps[done..]))
     }
 }
 
@@ -146,20 +159,29 @@ impl SchemaState {
 mod tests {
     use super::*;
 
+    const STEPS: [MigrationStep; 2] = [
+        MigrationStep {
+            version: 1,
+            files: &[
+                "-- One.\n-- Older programs: there are none.\nselect 1;\n",
+                "select 2;\n",
+            ],
+        },
+        MigrationStep {
+            version: 2,
+            files: &["-- Two.\n\n-- Older programs: not in the head.\n"],
+        },
+    ];
+
+    fn noted(n: usize) -> (i32, String) {
+        (STEPS[n].version, STEPS[n].checksum())
+    }
+
     #[test]
     fn a_migration_that_was_changed_or_left_out_is_noticed() {
-        let step = |version, sql| MigrationStep { version, sql };
-        let steps = [
-            step(
-                1,
-                "-- One.\n-- Older programs: there are none.\nselect 1;\n",
-            ),
-            step(2, "-- Two.\n\n-- Older programs: not in the head.\n"),
-        ];
-        assert_eq!(steps[0].older_programs(), "there are none.");
-        assert_eq!(steps[1].older_programs(), "");
-        let noted = |n: usize| (steps[n].version, steps[n].checksum());
-        let state = |applied: &[(i32, String)]| SchemaState::of(applied, &steps);
+        assert_eq!(STEPS[0].older_programs(), "there are none.");
+        assert_eq!(STEPS[1].older_programs(), "");
+        let state = |applied: &[(i32, String)]| SchemaState::of(applied, &STEPS);
         assert_eq!(state(&[]), SchemaState::Missing);
         assert_eq!(state(&[noted(0)]), SchemaState::At(1));
         assert_eq!(state(&[noted(0), noted(1)]), SchemaState::At(2));
@@ -177,8 +199,24 @@ mod tests {
             SchemaState::Changed(0)
         );
         // Whatever a newer program has done before that: its version is what counts.
-        let newer = (SCHEMA_VERSION + 1, String::new());
-        assert_eq!(state(&[newer]), SchemaState::At(SCHEMA_VERSION + 1));
+        assert_eq!(state(&[(3, String::new())]), SchemaState::At(3));
+    }
+
+    #[test]
+    fn what_is_missing_is_done_and_no_more() {
+        let pending = |state: SchemaState| {
+            let (migration, steps) = state.pending(&STEPS).unwrap();
+            let steps: Vec<i32> = steps.iter().map(|step| step.version).collect();
+            ((migration.from, migration.to), steps)
+        };
+        assert_eq!(pending(SchemaState::Missing), ((0, 2), vec![1, 2]));
+        assert_eq!(pending(SchemaState::At(1)), ((1, 2), vec![2]));
+        assert_eq!(pending(SchemaState::At(2)), ((2, 2), vec![]));
+        for refused in [SchemaState::At(3), SchemaState::Changed(1)] {
+            let error = refused.pending(&STEPS).unwrap_err();
+            assert_eq!(error.kind(), Kind::SchemaTooNew);
+        }
+        assert!(STEPS[0].sql().ends_with("select 1;\n\nselect 2;\n"));
     }
 
     #[test]
@@ -187,14 +225,10 @@ mod tests {
         let missing = require_current(SchemaState::Missing).unwrap_err();
         assert_eq!(missing.kind(), Kind::SchemaMissing);
         assert_eq!(missing.advice(), Some("run `changefeed migrate`"));
+        let older = require_current(SchemaState::At(SCHEMA_VERSION - 1)).unwrap_err();
+        assert_eq!(older.kind(), Kind::SchemaTooOld);
+        assert_eq!(older.advice(), Some("run `changefeed migrate`"));
         let newer = require_current(SchemaState::At(SCHEMA_VERSION + 1)).unwrap_err();
         assert_eq!(newer.kind(), Kind::SchemaTooNew);
-        assert!(SchemaState::At(SCHEMA_VERSION + 1).pending().is_err());
-        assert!(
-            SchemaState::At(SCHEMA_VERSION)
-                .pending()
-                .unwrap()
-                .is_empty()
-        );
     }
 }

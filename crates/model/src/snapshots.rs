@@ -21,7 +21,7 @@ impl Snapshot {
     }
 }
 
-/// `changefeed.number_shard` of 0001_feeds.sql: what orders, in its order. The parser for T-SQL does not
+/// `changefeed.number_shard` of numbering.sql: what orders, in its order. The parser for T-SQL does not
 /// read it; the test looks for these texts, in this order, in the function.
 pub fn number_shard() -> Script {
     Script::new(

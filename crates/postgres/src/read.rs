@@ -14,7 +14,7 @@ use crate::row::Cells;
 use crate::session::Session;
 use crate::typed::NoValue;
 
-/// One call does all of it: see `changefeed.page` in `migrations/0004_watches.sql`.
+/// One call does all of it: see `changefeed.page` in `migrations/0001/reading.sql`.
 const PAGE: &str = "select change_sequence_number, change_id, kind, op, key, old, new \
                     from changefeed.page($1, $2, $3, $4, $5, $6)";
 

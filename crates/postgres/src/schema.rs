@@ -11,18 +11,26 @@ use crate::session::Session;
 use crate::surroundings;
 
 /// Every step, by ascending version.
-pub const MIGRATIONS: &[MigrationStep] = &[
-    step(1, include_str!("../migrations/0001_feeds.sql")),
-    step(2, include_str!("../migrations/0002_ulids.sql")),
-    step(3, include_str!("../migrations/0003_events.sql")),
-    step(4, include_str!("../migrations/0004_watches.sql")),
-    step(5, include_str!("../migrations/0005_access.sql")),
-    step(6, include_str!("../migrations/0006_clean_up.sql")),
-];
+pub const MIGRATIONS: &[MigrationStep] = &[MigrationStep {
+    version: 1,
+    files: &[
+        include_str!("../migrations/0001/feeds.sql"),
+        include_str!("../migrations/0001/numbering.sql"),
+        include_str!("../migrations/0001/sweep.sql"),
+        include_str!("../migrations/0001/capture.sql"),
+        include_str!("../migrations/0001/consumers.sql"),
+        include_str!("../migrations/0001/ulids.sql"),
+        include_str!("../migrations/0001/events.sql"),
+        include_str!("../migrations/0001/watches.sql"),
+        include_str!("../migrations/0001/tables.sql"),
+        include_str!("../migrations/0001/reading.sql"),
+        include_str!("../migrations/0001/clock.sql"),
+        include_str!("../migrations/0001/access.sql"),
+        include_str!("../migrations/0001/rights.sql"),
+    ],
+}];
 
-const fn step(version: i32, sql: &'static str) -> MigrationStep {
-    MigrationStep { version, sql }
-}
+const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
 
 /// Where it is noted which of them were applied.
 const RECORD: &str = "changefeed.schema_version";
@@ -36,7 +44,10 @@ pub fn migration_script() -> String {
     format!("begin;\n\n{}\ncommit;\n", steps.join("\n"))
 }
 
-pub(crate) async fn installed(client: &impl GenericClient) -> Result<SchemaState> {
+pub(crate) async fn installed(
+    client: &impl GenericClient,
+    steps: &[MigrationStep],
+) -> Result<SchemaState> {
     // Not by to_regclass, which may remember from an earlier look that there was no such schema.
     let row = client
         .query_one(
@@ -58,15 +69,15 @@ pub(crate) async fn installed(client: &impl GenericClient) -> Result<SchemaState
         .map_err(db)?;
     let applied = rows.iter().map(|row| Ok((row.take(0)?, row.take(1)?)));
     let applied = applied.collect::<Result<Vec<(i32, String)>>>()?;
-    Ok(SchemaState::of(&applied, MIGRATIONS))
+    Ok(SchemaState::of(&applied, steps))
 }
 
 impl Session {
     pub(crate) async fn schema(&self) -> Result<SchemaState> {
-        installed(&***self).await
+        installed(&***self, MIGRATIONS).await
     }
 
-    pub(crate) async fn migrate(&mut self) -> Result<Migration> {
+    pub(crate) async fn migrate(&mut self, steps: &[MigrationStep]) -> Result<Migration> {
         let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
         // Instances that start together queue here; all but the first find nothing to do.
@@ -74,33 +85,27 @@ impl Session {
             .execute("select pg_advisory_xact_lock($1)", &[&MIGRATION_LOCK])
             .await
             .map_err(db)?;
-        let state = installed(&*transaction).await?;
-        let pending = state.pending()?;
-        let from = pending.start() - 1;
-        for step in MIGRATIONS {
+        let state = installed(&*transaction, steps).await?;
+        let (migration, pending) = state.pending(steps)?;
+        for step in pending {
             let version = step.version;
-            if pending.contains(&version) {
-                let sql = step.recorded_in(RECORD);
-                transaction.batch_execute(&sql).await.map_err(|e| {
-                    let error = db(e);
-                    let advice = match error.kind() {
-                        Kind::Permission => {
-                            "grant CREATE on the database to this user, or give the output of \
-                             `changefeed migrate --print` to somebody who has it"
-                        }
-                        _ => "nothing was changed",
-                    };
-                    Error::new(error.kind(), format!("migration {version} failed: {error}"))
-                        .advise(advice)
-                        .caused_by(error)
-                })?;
-            }
+            let sql = step.recorded_in(RECORD);
+            transaction.batch_execute(&sql).await.map_err(|e| {
+                let error = db(e);
+                let advice = match error.kind() {
+                    Kind::Permission => {
+                        "grant CREATE on the database to this user, or give the output of \
+                         `changefeed migrate --print` to somebody who has it"
+                    }
+                    _ => "nothing was changed",
+                };
+                Error::new(error.kind(), format!("migration {version} failed: {error}"))
+                    .advise(advice)
+                    .caused_by(error)
+            })?;
         }
         transaction.commit().await.map_err(db)?;
-        Ok(Migration {
-            from,
-            to: SCHEMA_VERSION,
-        })
+        Ok(migration)
     }
 
     pub(crate) async fn uninstall(&mut self) -> Result<()> {

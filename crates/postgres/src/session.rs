@@ -173,7 +173,7 @@ impl Door {
 
     async fn check_schema(&self, session: &Session) -> Result<()> {
         if !self.schema_checked.load(Ordering::Relaxed) {
-            require_current(schema::installed(&***session).await?)?;
+            require_current(schema::installed(&***session, schema::MIGRATIONS).await?)?;
             refuse_strangers(&***session).await?;
             self.schema_checked.store(true, Ordering::Relaxed);
         }

@@ -9,9 +9,9 @@ use changefeed_core::{
     Cleaned, Connections, Consumer, ConsumerName, ConsumerStore, Cursor, DefinitionStore, Dialect,
     Erased, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding,
     Finished, Incarnation, Incident, Instance, InstanceStore, Lane, LaneState, Lease, LeaseHolder,
-    LeaseStore, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, NewFeed, NewToken, Page,
-    ParkedChange, Redelivery, Result, Retention, SchemaState, SchemaStore, Settled, ShardId,
-    ShardState, Step, Subscription, SubscriptionDefinition, SubscriptionStore, SweepGroup,
+    LeaseStore, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, MigrationStep, NewFeed,
+    NewToken, Page, ParkedChange, Redelivery, Result, Retention, SchemaState, SchemaStore, Settled,
+    ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SubscriptionStore, SweepGroup,
     SweepReport, SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState,
     TriggerStore, Trimmed, UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
     WatchStatus, WatchStore,
@@ -20,6 +20,7 @@ use serde_json::value::RawValue;
 
 use crate::PostgresStore;
 use crate::filter::DIALECT;
+use crate::schema::MIGRATIONS;
 use crate::session::{Limit, Session};
 
 impl PostgresStore {
@@ -30,6 +31,15 @@ impl PostgresStore {
         act: impl AsyncFnOnce(&mut Session) -> Result<T>,
     ) -> Result<T> {
         self.inner.door.call(&self.inner.known, limit, act).await
+    }
+
+    /// What a program with these migrations does: `migrate` has its own.
+    #[doc(hidden)]
+    pub async fn migrate_by(&self, steps: &[MigrationStep]) -> Result<Migration> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.forget_schema();
+        door.call_anyway(known, Limit::ADMIN, async |s| s.migrate(steps).await)
+            .await
     }
 }
 
@@ -42,10 +52,7 @@ impl SchemaStore for PostgresStore {
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let (door, known) = (&self.inner.door, &self.inner.known);
-        door.forget_schema();
-        door.call_anyway(known, Limit::ADMIN, async |s| s.migrate().await)
-            .await
+        self.migrate_by(MIGRATIONS).await
     }
 
     async fn uninstall(&self) -> Result<()> {

@@ -1,5 +1,5 @@
 //! What a watched table gets: the trigger that notes changed keys, and where it notes them.
-//! `migrations/0004_watches.sql` explains it.
+//! `migrations/0001/watches.sql` explains it.
 
 mod adapt;
 mod trigger;

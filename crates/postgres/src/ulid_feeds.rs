@@ -31,7 +31,7 @@ pub(crate) fn check(table: &Table, shard_column: &str, ulid_column: &str) -> Res
     }
 }
 
-/// One call does all of it: see `changefeed.ulid_page` in `migrations/0004_watches.sql`.
+/// One call does all of it: see `changefeed.ulid_page` in `migrations/0001/reading.sql`.
 const PAGE: &str = "select ulid, kind, new from changefeed.ulid_page($1, $2, $3, $4, $5, $6)";
 
 impl Session {

@@ -1,4 +1,4 @@
-//! ULID transactions for clients; `migrations/0002_ulids.sql` explains them.
+//! ULID transactions for clients; `migrations/0001/ulids.sql` explains them.
 
 use std::ops::Deref;
 use std::sync::Arc;

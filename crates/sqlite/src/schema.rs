@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use changefeed_core::{
     Finding, Migration, MigrationStep, Result, SCHEMA_VERSION, SchemaState, SchemaStore, Severity,
-    crash_point, require_current,
+    crash_point,
 };
 use rusqlite::{Connection, ErrorCode};
 
@@ -13,20 +13,18 @@ use crate::error::Explain;
 use crate::{SqliteStore, capture, event_capture, quote, tracking};
 
 /// Every step, by ascending version.
-pub const MIGRATIONS: &[MigrationStep] = &[
-    step(1, include_str!("../migrations/0001_feeds.sql")),
-    step(2, include_str!("../migrations/0002_ulids.sql")),
-    step(3, include_str!("../migrations/0003_events.sql")),
-    step(4, include_str!("../migrations/0004_watches.sql")),
-    step(5, include_str!("../migrations/0005_access.sql")),
-    step(6, include_str!("../migrations/0006_clean_up.sql")),
-];
+pub const MIGRATIONS: &[MigrationStep] = &[MigrationStep {
+    version: 1,
+    files: &[
+        include_str!("../migrations/0001/feeds.sql"),
+        include_str!("../migrations/0001/ulids.sql"),
+        include_str!("../migrations/0001/events.sql"),
+        include_str!("../migrations/0001/watches.sql"),
+        include_str!("../migrations/0001/access.sql"),
+    ],
+}];
 
 const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
-
-const fn step(version: i32, sql: &'static str) -> MigrationStep {
-    MigrationStep { version, sql }
-}
 
 /// Where it is noted which of them were applied.
 const RECORD: &str = "changefeed_schema";
@@ -42,6 +40,10 @@ pub fn migration_script() -> String {
 
 /// What is installed.
 pub(crate) fn state(connection: &Connection) -> Result<SchemaState> {
+    state_among(connection, MIGRATIONS)
+}
+
+fn state_among(connection: &Connection, steps: &[MigrationStep]) -> Result<SchemaState> {
     let installed: bool = connection
         .prepare_cached(
             "select exists (select 1 from sqlite_master \
@@ -59,7 +61,25 @@ pub(crate) fn state(connection: &Connection) -> Result<SchemaState> {
         .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
         .and_then(Iterator::collect::<rusqlite::Result<Vec<(i32, String)>>>)
         .explained()?;
-    Ok(SchemaState::of(&applied, MIGRATIONS))
+    Ok(SchemaState::of(&applied, steps))
+}
+
+impl SqliteStore {
+    /// What a program with these migrations does: `migrate` has its own.
+    #[doc(hidden)]
+    pub async fn migrate_by(&self, steps: &'static [MigrationStep]) -> Result<Migration> {
+        self.pool().alone(|connection| use_wal(connection)).await?;
+        self.pool()
+            .write(move |tx| {
+                let (migration, pending) = state_among(tx, steps)?.pending(steps)?;
+                for step in pending {
+                    tx.execute_batch(&step.recorded_in(RECORD)).explained()?;
+                }
+                crash_point("migrate.before_commit");
+                Ok(migration)
+            })
+            .await
+    }
 }
 
 #[async_trait]
@@ -69,24 +89,7 @@ impl SchemaStore for SqliteStore {
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        self.pool().alone(|connection| use_wal(connection)).await?;
-        self.pool()
-            .write(|tx| {
-                let pending = state(tx)?.pending()?;
-                let from = pending.start() - 1;
-                for step in MIGRATIONS {
-                    if pending.contains(&step.version) {
-                        tx.execute_batch(&step.recorded_in(RECORD)).explained()?;
-                    }
-                }
-                require_current(state(tx)?)?;
-                crash_point("migrate.before_commit");
-                Ok(Migration {
-                    from,
-                    to: SCHEMA_VERSION,
-                })
-            })
-            .await
+        self.migrate_by(MIGRATIONS).await
     }
 
     async fn uninstall(&self) -> Result<()> {

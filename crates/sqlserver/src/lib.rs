@@ -1,6 +1,6 @@
 //! The SQL Server store.
 //!
-//! How changes get their numbers is told at the top of `migrations/0001_feeds.sql`: a sweep is
+//! How changes get their numbers is told at the top of `migrations/0001/feeds.sql`: a sweep is
 //! one call of a stored procedure, so this crate holds no lock and no transaction between round
 //! trips. The rooms are the same as in the other stores.
 

@@ -18,7 +18,7 @@ const SQL_SERVER: &str = "--@sqlserver";
 const BABELFISH: &str = "--@babelfish ";
 
 /// Functions of SQL Server's that Babelfish has, but that do not do the same there, and ours that
-/// do (`migrations/0001_feeds.sql`).
+/// do (`migrations/0001/capture.sql`).
 const MISTAKEN: [(&str, &str); 2] = [
     ("string_escape(", "changefeed.json_escape("),
     ("json_value(", "changefeed.json_text("),

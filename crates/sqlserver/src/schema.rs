@@ -10,25 +10,24 @@ use crate::session::Session;
 use crate::{quote, surroundings};
 
 /// Every step, by ascending version.
-pub const MIGRATIONS: &[MigrationStep] = &[
-    step(1, include_str!("../migrations/0001_feeds.sql")),
-    step(
-        2,
-        concat!(
-            include_str!("../migrations/0002_ulid_locks.sql"),
-            "\n",
-            include_str!("../migrations/0002_ulids.sql")
-        ),
-    ),
-    step(3, include_str!("../migrations/0003_events.sql")),
-    step(4, include_str!("../migrations/0004_watches.sql")),
-    step(5, include_str!("../migrations/0005_access.sql")),
-    step(6, include_str!("../migrations/0006_clean_up.sql")),
-];
+pub const MIGRATIONS: &[MigrationStep] = &[MigrationStep {
+    version: 1,
+    files: &[
+        include_str!("../migrations/0001/feeds.sql"),
+        include_str!("../migrations/0001/sweep.sql"),
+        include_str!("../migrations/0001/reading.sql"),
+        include_str!("../migrations/0001/capture.sql"),
+        include_str!("../migrations/0001/consumers.sql"),
+        include_str!("../migrations/0001/roles.sql"),
+        include_str!("../migrations/0001/ulid_locks.sql"),
+        include_str!("../migrations/0001/ulids.sql"),
+        include_str!("../migrations/0001/events.sql"),
+        include_str!("../migrations/0001/watches.sql"),
+        include_str!("../migrations/0001/access.sql"),
+    ],
+}];
 
-const fn step(version: i32, sql: &'static str) -> MigrationStep {
-    MigrationStep { version, sql }
-}
+const _: () = assert!(MIGRATIONS.len() == SCHEMA_VERSION as usize);
 
 /// The step with the note that it was applied.
 fn recorded(step: &MigrationStep) -> String {
@@ -53,7 +52,10 @@ pub fn migration_script() -> String {
     )
 }
 
-pub(crate) async fn installed(connection: &mut Connection) -> Result<SchemaState> {
+pub(crate) async fn installed(
+    connection: &mut Connection,
+    steps: &[MigrationStep],
+) -> Result<SchemaState> {
     let row = connection
         .one(include_str!("sql/installed.sql"), &[])
         .await?;
@@ -81,40 +83,34 @@ pub(crate) async fn installed(connection: &mut Connection) -> Result<SchemaState
         .await?;
     let applied = rows.iter().map(|row| Ok((row.take(0)?, row.text(1)?)));
     let applied = applied.collect::<Result<Vec<(i32, String)>>>()?;
-    Ok(SchemaState::of(&applied, MIGRATIONS))
+    Ok(SchemaState::of(&applied, steps))
 }
 
 impl Session {
     pub(crate) async fn schema(&mut self) -> Result<SchemaState> {
-        installed(&mut self.connection).await
+        installed(&mut self.connection, MIGRATIONS).await
     }
 
-    pub(crate) async fn migrate(&mut self) -> Result<Migration> {
+    pub(crate) async fn migrate(&mut self, steps: &[MigrationStep]) -> Result<Migration> {
         let connection = &mut *self.connection;
         connection.begin().await?;
         // Instances that start together queue here; all but the first find nothing to do.
         connection.batch(LOCK).await?;
-        let pending = installed(connection).await?.pending()?;
-        let from = pending.start() - 1;
-        for step in MIGRATIONS {
-            if pending.contains(&step.version) {
-                connection
-                    .script(&recorded(step))
-                    .await
-                    .map_err(|error| explain(step.version, error))?;
-            }
+        let (migration, pending) = installed(connection, steps).await?.pending(steps)?;
+        for step in pending {
+            connection
+                .script(&recorded(step))
+                .await
+                .map_err(|error| explain(step.version, error))?;
         }
         connection.commit().await?;
-        Ok(Migration {
-            from,
-            to: SCHEMA_VERSION,
-        })
+        Ok(migration)
     }
 
     pub(crate) async fn uninstall(&mut self) -> Result<()> {
         let connection = &mut *self.connection;
         // A user that may see nothing must not conclude that nothing is there.
-        installed(connection).await?;
+        installed(connection, MIGRATIONS).await?;
         connection.begin().await?;
         connection.batch(LOCK).await?;
         let foreign: Vec<String> = connection
@@ -141,7 +137,7 @@ impl Session {
 
     pub(crate) async fn server_findings(&mut self) -> Result<Vec<Finding>> {
         let connection = &mut *self.connection;
-        let schema = installed(connection).await?;
+        let schema = installed(connection, MIGRATIONS).await?;
         surroundings::look(connection, schema).await
     }
 }
@@ -208,7 +204,7 @@ mod tests {
     /// By a part of its key, a holder that writes its own row would wait for that of a dead one.
     #[test]
     fn the_row_of_a_ulid_transaction_is_written_by_its_whole_key() {
-        let script = include_str!("../migrations/0002_ulids.sql");
+        let script = include_str!("../migrations/0001/ulids.sql");
         let mut written = statements_of(script, "update changefeed.ulid_life");
         written.extend(statements_of(script, "delete from changefeed.ulid_life"));
         // What others have left behind is removed past those who are still there.
@@ -226,8 +222,8 @@ mod tests {
     #[test]
     fn no_role_may_alter_anything() {
         for step in MIGRATIONS {
-            let grants: Vec<&str> = step
-                .sql
+            let sql = step.sql();
+            let grants: Vec<&str> = sql
                 .lines()
                 .filter(|line| line.trim_start().starts_with("grant "))
                 .collect();
@@ -241,12 +237,12 @@ mod tests {
     /// Small tables are scanned unless that is forbidden, and a scan waits for every shard.
     #[test]
     fn sweeping_and_trimming_lock_one_shard() {
-        let script = include_str!("../migrations/0001_feeds.sql");
+        let script = &MIGRATIONS[0].sql();
         let trim = include_str!("sql/trim.sql");
         for text in [script, trim] {
             let count = |what: &str| text.matches(what).count();
             let direct = "update changefeed.shard with (updlock, forceseek)";
-            assert_eq!(count("update changefeed.shard"), count(direct));
+            assert_eq!(count("update changefeed.shard "), count(direct));
             let locking = "from changefeed.shard s with (updlock, forceseek)";
             assert_eq!(count(direct) + count(locking), 1);
             assert_eq!(count("from changefeed.shard s with (forceseek)"), 1);

@@ -150,7 +150,7 @@ impl Door {
 
     async fn check_schema(&self, session: &mut Session) -> Result<()> {
         if !self.schema_checked.load(Ordering::Relaxed) {
-            require_current(schema::installed(&mut session.connection).await?)?;
+            require_current(schema::installed(&mut session.connection, schema::MIGRATIONS).await?)?;
             self.schema_checked.store(true, Ordering::Relaxed);
         }
         Ok(())

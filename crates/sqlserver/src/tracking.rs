@@ -1,5 +1,5 @@
 //! What a watched table gets: what notes changed keys, and where they wait.
-//! `migrations/0004_watches.sql` tells how it works.
+//! `migrations/0001/watches.sql` tells how it works.
 
 use changefeed_core::{Error, Kind, Result, TableName, WatchName, fill, words};
 

@@ -1,4 +1,4 @@
-//! ULID transactions for clients: `migrations/0002_ulid_locks.sql` tells how they work.
+//! ULID transactions for clients: `migrations/0001/ulid_locks.sql` tells how they work.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! `changefeed migrate`
 
-use changefeed::{Backend, Migration, MigrationStep, Result, SCHEMA_VERSION};
+use changefeed::{Backend, MigrationStep, Result};
 
 use crate::args::Migrate;
 use crate::output::Out;
@@ -10,11 +10,9 @@ pub(crate) async fn run(database: &str, args: Migrate, out: &mut Out) -> Result<
         return out.text(changefeed::migration_script(database)?);
     }
     let db = changefeed::connect(database).await?;
+    let steps = Backend::parse(database)?.migrations()?;
     let done = if args.dry_run {
-        Migration {
-            from: db.schema().await?.pending()?.start() - 1,
-            to: SCHEMA_VERSION,
-        }
+        db.schema().await?.pending(steps)?.0
     } else {
         db.migrate().await?
     };
@@ -30,7 +28,6 @@ pub(crate) async fn run(database: &str, args: Migrate, out: &mut Out) -> Result<
     })?;
     // Nobody ran anything on tables that were not there.
     let upgraded = |step: &&MigrationStep| done.from > 0 && step.version > done.from;
-    let steps = Backend::parse(database)?.migrations()?;
     for step in steps.iter().filter(upgraded) {
         let (version, beside) = (step.version, step.older_programs());
         out.line(format!("  {version}: older programs: {beside}"))?;

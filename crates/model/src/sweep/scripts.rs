@@ -15,7 +15,7 @@ pub struct Scripts {
     pub backfill: Script,
     /// `changefeed.change_insert`, the trigger that refuses numbers.
     pub refusal: Script,
-    /// The indexes of migration 1.
+    /// The indexes of `changefeed.change`.
     pub index: Script,
     /// Our reader leaves what comes after a gap for the next page (`keep_contiguous` in read.rs).
     pub keeps_contiguous: bool,
@@ -39,7 +39,7 @@ impl Scripts {
     }
 }
 
-/// `changefeed.sweep_shard` of 0001_feeds.sql.
+/// `changefeed.sweep_shard` of `migrations/0001/sweep.sql`.
 pub fn sweep_shard() -> Script {
     let marks = "the age of numbers, which orders nothing";
     Script::new(
@@ -227,7 +227,7 @@ pub fn page() -> Script {
     )
 }
 
-/// The indexes that migration 1 makes; the model takes from them who can lock a page.
+/// The indexes of `changefeed.change`; the model takes from them who can lock a page.
 pub fn index_lines() -> Vec<Line> {
     vec![
         with("index ix_sweep_group on shard"),

@@ -26,6 +26,6 @@ fn every_mutation_is_found() {
 
 #[test]
 fn the_model_is_of_what_is_shipped() {
-    let sql = include_str!("../../../sqlite/migrations/0001_feeds.sql");
+    let sql = include_str!("../../../sqlite/migrations/0001/feeds.sql");
     crate::common::stands_in(&change_insert(), sql, "create trigger", "end;");
 }

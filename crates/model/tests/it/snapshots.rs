@@ -79,7 +79,7 @@ fn every_mutation_is_found() {
 
 #[test]
 fn the_model_is_of_what_is_shipped() {
-    let sql = include_str!("../../../postgres/migrations/0001_feeds.sql");
+    let sql = include_str!("../../../postgres/migrations/0001/numbering.sql");
     stands_in(&number_shard(), sql, "create function", "end $$;");
     stands_in(&finished_between(), sql, "create function", "end $$;");
     let keeps = "case when cut < pg_snapshot_xmax(next.snapshot)\n                         \

@@ -5,15 +5,13 @@ use std::path::Path;
 
 use changefeed_core::{
     AccessStore, ConsumerStore, EventFilter, EventStore, FeedStore, InstanceStore, Kind,
-    LeaseStore, SCHEMA_VERSION, SchemaState, SchemaStore, SubscriptionStore, SweepGroup,
-    TriggerStore, UlidStore, WatchStore,
+    LeaseStore, MigrationStep, SCHEMA_VERSION, SchemaState, SchemaStore, SubscriptionStore,
+    SweepGroup, TriggerStore, UlidStore, WatchStore,
 };
 use changefeed_postgres::{MIGRATIONS, PostgresStore};
 use changefeed_testkit::backend::{Backend, PostgresBackend, Session, numbers, settle};
 use changefeed_testkit::run;
 use serde_json::Value;
-
-const RECORD: &str = "changefeed.schema_version";
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
 const FILL: [(&str, &str); 30] = [
@@ -117,8 +115,10 @@ const FILL: [(&str, &str); 30] = [
 /// Has rows only while a transaction is under way.
 const EMPTY: &str = "ulid_guard";
 
+type Content = BTreeMap<String, Vec<Value>>;
+
 /// The rows of every table, as JSON.
-async fn content(session: &dyn Session) -> BTreeMap<String, Vec<Value>> {
+async fn content(session: &dyn Session) -> Content {
     let tables = session
         .query(
             "select relname from pg_class where relkind = 'r' and relnamespace = 'changefeed'::regnamespace",
@@ -149,54 +149,66 @@ fn holds(now: &Value, before: &Value) -> bool {
         .all(|(name, value)| now.get(name) == Some(value))
 }
 
+/// Goes through these steps as `changefeed migrate` does, one after the other, with data in every table.
+async fn walk(admin: &dyn Session, store: &PostgresStore, steps: &[MigrationStep]) -> Content {
+    admin
+        .run("create table orders (id integer primary key, change_id bigint)")
+        .await;
+    let mut kept = Content::new();
+    for (n, step) in steps.iter().enumerate() {
+        let done = store.migrate_by(&steps[..=n]).await.unwrap();
+        assert_eq!((done.from, done.to), (step.version - 1, step.version));
+        let now = content(admin).await;
+        assert_kept(&kept, &now);
+        for (table, values) in FILL {
+            // A view is filled with the tables behind it.
+            let filled = match table {
+                "shard" => "shard_definition",
+                "change" => "numbered",
+                table => table,
+            };
+            if now.get(filled).is_some_and(Vec::is_empty) {
+                let insert = format!("insert into changefeed.{table} {values}");
+                // In transactions of their own.
+                for statement in insert.split("; ") {
+                    admin.run(statement).await;
+                }
+            }
+        }
+        kept = content(admin).await;
+        for (table, rows) in &kept {
+            assert!(
+                !rows.is_empty() || table == EMPTY,
+                "{table} is new: add a row of it to FILL"
+            );
+        }
+        assert_eq!(store.schema().await.unwrap(), SchemaState::At(step.version));
+        if step.version < SCHEMA_VERSION {
+            let refused = store.feeds().await.unwrap_err();
+            assert_eq!(refused.kind(), Kind::SchemaTooOld);
+            assert_eq!(refused.advice(), Some("run `changefeed migrate`"));
+        }
+    }
+    kept
+}
+
+/// Columns may have been added, but nothing has gone.
+fn assert_kept(kept: &Content, now: &Content) {
+    for (table, rows) in kept {
+        for row in rows {
+            let found = now[table].iter().any(|now| holds(now, row));
+            assert!(found, "{table} lost {row}");
+        }
+    }
+}
+
 #[test]
 fn every_step_keeps_the_data_of_every_table() {
     run(async {
         let backend = PostgresBackend::fresh().await;
         let admin = (&backend as &dyn Backend).session().await;
-        admin
-            .run("create table orders (id integer primary key, change_id bigint)")
-            .await;
         let store = PostgresStore::connect(&backend.url()).await.unwrap();
-        let mut kept: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-        for step in MIGRATIONS {
-            admin.run(&step.recorded_in(RECORD)).await;
-            let now = content(&*admin).await;
-            for (table, rows) in &kept {
-                for row in rows {
-                    let found = now[table].iter().any(|now| holds(now, row));
-                    assert!(found, "{}: {table} lost {row}", step.version);
-                }
-            }
-            for (table, values) in FILL {
-                // A view is filled with the tables behind it.
-                let filled = match table {
-                    "shard" => "shard_definition",
-                    "change" => "numbered",
-                    table => table,
-                };
-                if now.get(filled).is_some_and(Vec::is_empty) {
-                    let insert = format!("insert into changefeed.{table} {values}");
-                    // In transactions of their own.
-                    for statement in insert.split("; ") {
-                        admin.run(statement).await;
-                    }
-                }
-            }
-            kept = content(&*admin).await;
-            for (table, rows) in &kept {
-                assert!(
-                    !rows.is_empty() || table == EMPTY,
-                    "{table} is new: add a row of it to FILL"
-                );
-            }
-            assert_eq!(store.schema().await.unwrap(), SchemaState::At(step.version));
-            if step.version < SCHEMA_VERSION {
-                let refused = store.feeds().await.unwrap_err();
-                assert_eq!(refused.kind(), Kind::SchemaTooOld);
-                assert_eq!(refused.advice(), Some("run `changefeed migrate`"));
-            }
-        }
+        walk(&*admin, &store, MIGRATIONS).await;
         assert_eq!(store.migrate().await.unwrap().from, SCHEMA_VERSION);
         // What the program reads of it.
         let feeds = store.feeds().await.unwrap();
@@ -220,6 +232,54 @@ fn every_step_keeps_the_data_of_every_table() {
         assert_eq!(pushed[0].shards.len(), 1);
         assert_eq!(store.tokens().await.unwrap().len(), 1);
         assert_eq!(store.instances().await.unwrap().len(), 1);
+    });
+}
+
+/// As it will be with the first migration after a release.
+#[test]
+fn a_further_step_is_taken_once_or_not_at_all() {
+    const NEXT: i32 = SCHEMA_VERSION + 1;
+    const MADE_UP: MigrationStep = MigrationStep {
+        version: NEXT,
+        files: &[
+            "-- Made up.\n-- Older programs: may continue.\nset local search_path = pg_catalog, pg_temp;\n\
+             alter table changefeed.instance add column zone text;\n",
+            "update changefeed.instance set zone = 'here';\n",
+        ],
+    };
+    const FAILS: MigrationStep = MigrationStep {
+        version: NEXT + 1,
+        files: &["drop table changefeed.instance;\ninsert into changefeed.nothing values (1);\n"],
+    };
+    run(async {
+        let backend = PostgresBackend::fresh().await;
+        let admin = (&backend as &dyn Backend).session().await;
+        let store = PostgresStore::connect(&backend.url()).await.unwrap();
+        let walked = [MIGRATIONS, &[MADE_UP]].concat();
+        let kept = walk(&*admin, &store, &walked).await;
+        assert_eq!(kept["instance"][0]["zone"], "here");
+        // A second time there is nothing to do, and a step that fails leaves everything as it was.
+        let again = store.migrate_by(&walked).await.unwrap();
+        assert_eq!((again.from, again.to), (NEXT, NEXT));
+        let failing = [&*walked, &[FAILS]].concat();
+        store.migrate_by(&failing).await.unwrap_err();
+        assert_eq!(content(&*admin).await, kept);
+        // This program does not know the step, and one that has another under its number refuses it.
+        for refused in [
+            store.feeds().await.unwrap_err(),
+            store.migrate().await.unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), Kind::SchemaTooNew);
+        }
+        let other = MigrationStep {
+            files: &["select 1;"],
+            ..MADE_UP
+        };
+        let others = [MIGRATIONS, &[other]].concat();
+        let refused = store.migrate_by(&others).await.unwrap_err();
+        let said = format!("migration {NEXT} in this database");
+        assert!(refused.message().starts_with(&said), "{refused}");
+        assert_eq!(content(&*admin).await, kept);
     });
 }
 
@@ -261,6 +321,9 @@ fn a_migration_that_was_changed_is_refused_with_the_next_step() {
 fn every_migration_says_what_it_means_for_older_programs() {
     for step in MIGRATIONS {
         assert_ne!(step.older_programs(), "", "{}", step.version);
+        // Operators are looked up when a step is run: not in a schema that others may create in.
+        let path = "set local search_path = pg_catalog, pg_temp;";
+        assert!(step.sql().contains(path), "{}", step.version);
     }
 }
 

@@ -5,14 +5,12 @@ use std::path::Path;
 
 use changefeed_core::{
     AccessStore, After, ConsumerStore, Cursor, DEFAULT_START, EventFilter, EventStore, FeedStore,
-    InstanceStore, Kind, LeaseStore, SCHEMA_VERSION, SchemaState, SchemaStore, TriggerStore,
-    UlidStore, WatchStore,
+    InstanceStore, Kind, LeaseStore, MigrationStep, SCHEMA_VERSION, SchemaState, SchemaStore,
+    TriggerStore, UlidStore, WatchStore,
 };
 use changefeed_sqlite::MIGRATIONS;
 
 use crate::support::Lab;
-
-const RECORD: &str = "changefeed_schema";
 
 /// A row for every table. Tables that a migration fills by itself have none.
 const FILL: [(&str, &str); 27] = [
@@ -111,7 +109,7 @@ const FILL: [(&str, &str); 27] = [
 ];
 
 /// The rows of every table, each as columns and what they hold.
-fn content(app: &rusqlite::Connection) -> BTreeMap<String, Vec<BTreeMap<String, String>>> {
+fn content(app: &rusqlite::Connection) -> Content {
     let names = "select substr(name, 12) from sqlite_schema where type = 'table' and name like 'changefeed%'";
     let mut names = app.prepare(names).unwrap();
     let names = names.query_map([], |row| row.get::<_, String>(0)).unwrap();
@@ -136,26 +134,19 @@ fn content(app: &rusqlite::Connection) -> BTreeMap<String, Vec<BTreeMap<String, 
         .collect()
 }
 
-#[tokio::test]
-async fn every_step_keeps_the_data_of_every_table() {
-    let lab = Lab::bare().await;
+type Content = BTreeMap<String, Vec<BTreeMap<String, String>>>;
+
+/// Goes through these steps as `changefeed migrate` does, one after the other, with data in every table.
+async fn walk(lab: &Lab, steps: &'static [MigrationStep]) -> Content {
     let app = lab.app();
     app.execute_batch("create table orders (id integer primary key, change_id integer)")
         .unwrap();
-    let mut kept = BTreeMap::new();
-    for step in MIGRATIONS {
-        app.execute_batch(&step.recorded_in(RECORD)).unwrap();
+    let mut kept = Content::new();
+    for (n, step) in steps.iter().enumerate() {
+        let done = lab.store.migrate_by(&steps[..=n]).await.unwrap();
+        assert_eq!((done.from, done.to), (step.version - 1, step.version));
         let now = content(&app);
-        for (table, rows) in &kept {
-            let rows: &Vec<BTreeMap<String, String>> = rows;
-            for row in rows {
-                let holds = |now: &BTreeMap<String, String>| {
-                    row.iter().all(|(name, value)| now.get(name) == Some(value))
-                };
-                let found = now[table].iter().any(holds);
-                assert!(found, "{}: {table} lost {row:?}", step.version);
-            }
-        }
+        assert_kept(&kept, &now);
         for (table, values) in FILL {
             if now.get(table).is_some_and(Vec::is_empty) {
                 app.execute_batch(&format!("insert into changefeed_{table} {values}"))
@@ -179,6 +170,25 @@ async fn every_step_keeps_the_data_of_every_table() {
             assert_eq!(refused.advice(), Some("run `changefeed migrate`"));
         }
     }
+    kept
+}
+
+/// Columns may have been added, but nothing has gone.
+fn assert_kept(kept: &Content, now: &Content) {
+    for (table, rows) in kept {
+        for row in rows {
+            let holds = |now: &BTreeMap<String, String>| {
+                row.iter().all(|(name, value)| now.get(name) == Some(value))
+            };
+            assert!(now[table].iter().any(holds), "{table} lost {row:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn every_step_keeps_the_data_of_every_table() {
+    let lab = Lab::bare().await;
+    walk(&lab, MIGRATIONS).await;
     let store = &lab.store;
     assert_eq!(store.migrate().await.unwrap().from, SCHEMA_VERSION);
     // What the program reads of it.
@@ -205,6 +215,50 @@ async fn every_step_keeps_the_data_of_every_table() {
     assert_eq!(store.watches().await.unwrap()[0].name.as_str(), "mail");
     assert_eq!(store.tokens().await.unwrap().len(), 1);
     assert_eq!(store.instances().await.unwrap().len(), 1);
+}
+
+/// As it will be with the first migration after a release.
+#[tokio::test]
+async fn a_further_step_is_taken_once_or_not_at_all() {
+    const NEXT: i32 = SCHEMA_VERSION + 1;
+    const MADE_UP: MigrationStep = MigrationStep {
+        version: NEXT,
+        files: &[
+            "-- Made up.\n-- Older programs: may continue.\nalter table changefeed_instance add column zone text;\n",
+            "update changefeed_instance set zone = 'here';\n",
+        ],
+    };
+    const FAILS: MigrationStep = MigrationStep {
+        version: NEXT + 1,
+        files: &["drop table changefeed_instance;\ninsert into changefeed_nothing values (1);\n"],
+    };
+    let lab = Lab::bare().await;
+    let store = &lab.store;
+    let walked = [MIGRATIONS, &[MADE_UP]].concat().leak();
+    let kept = walk(&lab, walked).await;
+    assert_eq!(kept["instance"][0]["zone"], "Text([104, 101, 114, 101])");
+    // A second time there is nothing to do, and a step that fails leaves everything as it was.
+    let again = store.migrate_by(walked).await.unwrap();
+    assert_eq!((again.from, again.to), (NEXT, NEXT));
+    let failing = [&*walked, &[FAILS]].concat().leak();
+    store.migrate_by(failing).await.unwrap_err();
+    assert_eq!(content(&lab.app()), kept);
+    // This program does not know the step, and one that has another under its number refuses it.
+    for refused in [
+        store.feeds().await.unwrap_err(),
+        store.migrate().await.unwrap_err(),
+    ] {
+        assert_eq!(refused.kind(), Kind::SchemaTooNew);
+    }
+    let other = MigrationStep {
+        files: &["select 1;"],
+        ..MADE_UP
+    };
+    let others = [MIGRATIONS, &[other]].concat().leak();
+    let refused = store.migrate_by(others).await.unwrap_err();
+    let said = format!("migration {NEXT} in this database");
+    assert!(refused.message().starts_with(&said), "{refused}");
+    assert_eq!(content(&lab.app()), kept);
 }
 
 #[tokio::test]

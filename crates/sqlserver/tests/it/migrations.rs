@@ -4,14 +4,12 @@ use std::collections::BTreeMap;
 
 use changefeed_core::{
     AccessStore, ConsumerStore, EventFilter, EventStore, FeedStore, InstanceStore, Kind,
-    LeaseStore, SCHEMA_VERSION, SchemaState, SchemaStore, SweepGroup, TriggerStore, UlidStore,
-    WatchStore,
+    LeaseStore, MigrationStep, SCHEMA_VERSION, SchemaState, SchemaStore, SweepGroup, TriggerStore,
+    UlidStore, WatchStore,
 };
 use changefeed_sqlserver::{MIGRATIONS, SqlServerStore};
 use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, settle};
 use changefeed_testkit::run;
-
-const RECORD: &str = "changefeed.schema_version";
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
 const FILL: [(&str, &str); 23] = [
@@ -104,10 +102,10 @@ const FILL: [(&str, &str); 23] = [
     ),
 ];
 
-type Rows = Vec<BTreeMap<String, Option<String>>>;
+type Content = BTreeMap<String, Vec<BTreeMap<String, Option<String>>>>;
 
 /// The rows of every table, each value as a text.
-async fn content(session: &dyn Session) -> BTreeMap<String, Rows> {
+async fn content(session: &dyn Session) -> Content {
     let columns = session
         .query(
             "select t.name, c.name, y.name from sys.tables t join sys.columns c on c.object_id = t.object_id \
@@ -144,48 +142,59 @@ async fn content(session: &dyn Session) -> BTreeMap<String, Rows> {
     content
 }
 
+/// Goes through these steps as `changefeed migrate` does, one after the other, with data in every table.
+async fn walk(admin: &dyn Session, store: &SqlServerStore, steps: &[MigrationStep]) -> Content {
+    admin
+        .run("create table dbo.orders (id int primary key, change_id bigint)")
+        .await;
+    let mut kept = Content::new();
+    for (n, step) in steps.iter().enumerate() {
+        let done = store.migrate_by(&steps[..=n]).await.unwrap();
+        assert_eq!((done.from, done.to), (step.version - 1, step.version));
+        let now = content(admin).await;
+        assert_kept(&kept, &now);
+        for (table, values) in FILL {
+            if now.get(table).is_some_and(Vec::is_empty) {
+                let insert = format!("insert into changefeed.{table} {values}");
+                // In transactions of their own.
+                for statement in insert.split("; ") {
+                    admin.run(statement).await;
+                }
+            }
+        }
+        kept = content(admin).await;
+        for (table, rows) in &kept {
+            assert!(!rows.is_empty(), "{table} is new: add a row of it to FILL");
+        }
+        assert_eq!(store.schema().await.unwrap(), SchemaState::At(step.version));
+        if step.version < SCHEMA_VERSION {
+            let refused = store.feeds().await.unwrap_err();
+            assert_eq!(refused.kind(), Kind::SchemaTooOld);
+            assert_eq!(refused.advice(), Some("run `changefeed migrate`"));
+        }
+    }
+    kept
+}
+
+/// Columns may have been added, but nothing has gone.
+fn assert_kept(kept: &Content, now: &Content) {
+    for (table, rows) in kept {
+        for row in rows {
+            let holds = |now: &BTreeMap<String, Option<String>>| {
+                row.iter().all(|(name, value)| now.get(name) == Some(value))
+            };
+            assert!(now[table].iter().any(holds), "{table} lost {row:?}");
+        }
+    }
+}
+
 #[test]
 fn every_step_keeps_the_data_of_every_table() {
     run(async {
         let backend = SqlServerBackend::fresh().await;
         let admin = (&backend as &dyn Backend).session().await;
-        admin
-            .run("create table dbo.orders (id int primary key, change_id bigint)")
-            .await;
         let store = SqlServerStore::connect(&backend.url()).await.unwrap();
-        let mut kept: BTreeMap<String, Rows> = BTreeMap::new();
-        for step in MIGRATIONS {
-            let script = step.recorded_in(RECORD);
-            for batch in store.platform().script(&script).split("\nGO\n") {
-                if !batch.trim().is_empty() {
-                    admin.run(batch).await;
-                }
-            }
-            let now = content(&*admin).await;
-            for (table, rows) in &kept {
-                for row in rows {
-                    let holds = |now: &BTreeMap<String, Option<String>>| {
-                        row.iter().all(|(name, value)| now.get(name) == Some(value))
-                    };
-                    let found = now[table].iter().any(holds);
-                    assert!(found, "{}: {table} lost {row:?}", step.version);
-                }
-            }
-            for (table, values) in FILL {
-                if now.get(table).is_some_and(Vec::is_empty) {
-                    let insert = format!("insert into changefeed.{table} {values}");
-                    // In transactions of their own.
-                    for statement in insert.split("; ") {
-                        admin.run(statement).await;
-                    }
-                }
-            }
-            kept = content(&*admin).await;
-            for (table, rows) in &kept {
-                assert!(!rows.is_empty(), "{table} is new: add a row of it to FILL");
-            }
-            assert_eq!(store.schema().await.unwrap(), SchemaState::At(step.version));
-        }
+        walk(&*admin, &store, MIGRATIONS).await;
         assert_eq!(store.migrate().await.unwrap().from, SCHEMA_VERSION);
         // What the program reads of it.
         assert_eq!(store.feeds().await.unwrap().len(), 2);
@@ -202,6 +211,55 @@ fn every_step_keeps_the_data_of_every_table() {
         assert_eq!(store.watches().await.unwrap()[0].name.as_str(), "mail");
         assert_eq!(store.tokens().await.unwrap().len(), 1);
         assert_eq!(store.instances().await.unwrap().len(), 1);
+    });
+}
+
+/// As it will be with the first migration after a release.
+#[test]
+fn a_further_step_is_taken_once_or_not_at_all() {
+    const NEXT: i32 = SCHEMA_VERSION + 1;
+    const MADE_UP: MigrationStep = MigrationStep {
+        version: NEXT,
+        files: &[
+            "-- Made up.\n-- Older programs: may continue.\nalter table changefeed.instance add zone varchar(10);\nGO\n",
+            "update changefeed.instance set zone = 'here';\nGO\n",
+        ],
+    };
+    const FAILS: MigrationStep = MigrationStep {
+        version: NEXT + 1,
+        files: &[
+            "drop table changefeed.instance;\nGO\ninsert into changefeed.nothing values (1);\nGO\n",
+        ],
+    };
+    run(async {
+        let backend = SqlServerBackend::fresh().await;
+        let admin = (&backend as &dyn Backend).session().await;
+        let store = SqlServerStore::connect(&backend.url()).await.unwrap();
+        let walked = [MIGRATIONS, &[MADE_UP]].concat();
+        let kept = walk(&*admin, &store, &walked).await;
+        assert_eq!(kept["instance"][0]["zone"].as_deref(), Some("here"));
+        // A second time there is nothing to do, and a step that fails leaves everything as it was.
+        let again = store.migrate_by(&walked).await.unwrap();
+        assert_eq!((again.from, again.to), (NEXT, NEXT));
+        let failing = [&*walked, &[FAILS]].concat();
+        store.migrate_by(&failing).await.unwrap_err();
+        assert_eq!(content(&*admin).await, kept);
+        // This program does not know the step, and one that has another under its number refuses it.
+        for refused in [
+            store.feeds().await.unwrap_err(),
+            store.migrate().await.unwrap_err(),
+        ] {
+            assert_eq!(refused.kind(), Kind::SchemaTooNew);
+        }
+        let other = MigrationStep {
+            files: &["select 1;"],
+            ..MADE_UP
+        };
+        let others = [MIGRATIONS, &[other]].concat();
+        let refused = store.migrate_by(&others).await.unwrap_err();
+        let said = format!("migration {NEXT} in this database");
+        assert!(refused.message().starts_with(&said), "{refused}");
+        assert_eq!(content(&*admin).await, kept);
     });
 }
 

@@ -1,5 +1,4 @@
--- changefeed 5: who may ask, and who answers, on PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: who may ask, and who answers, on PostgreSQL.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed.access_token (

@@ -1,5 +1,4 @@
--- changefeed 3: event triggers on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: event triggers on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two values of the session
 -- that a writer may set with sp_set_session_context: changefeed.session_variables and
@@ -87,6 +86,8 @@ create index ix_event_due on changefeed.event (trigger_id, due_at, change_id)
 create index ix_event_order on changefeed.event (trigger_id, order_key, change_id)
     where due_at is not null;
 create index ix_event_dead on changefeed.event (trigger_id, change_id) where state = 'e';
+-- What is finished, by age, for cleaning up. Delivery pays for this one, not the writer of the application.
+create index ix_event_finished on changefeed.event (trigger_id, created_at) where state <> 'p';
 GO
 
 create table changefeed.event_attempt (

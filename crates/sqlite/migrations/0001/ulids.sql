@@ -1,5 +1,4 @@
--- ULID transactions, version 2. `begin_ulid` in `src/ulids.rs` tells how they work.
--- Older programs: running instances may continue; older versions can no longer start.
+-- ULID transactions. `begin_ulid` in `src/ulids.rs` tells how they work.
 --
 -- A feed_id here is a UUID from the application's source code, in lower case with hyphens. It has
 -- nothing to do with the numbers in changefeed_feed; changefeed_ulid_source connects the two.

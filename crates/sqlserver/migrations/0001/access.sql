@@ -1,6 +1,5 @@
--- changefeed 5: who may ask, and who answers, on SQL Server 2017 and later, Azure SQL, and
+-- changefeed: who may ask, and who answers, on SQL Server 2017 and later, Azure SQL, and
 -- Babelfish for PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed.access_token (

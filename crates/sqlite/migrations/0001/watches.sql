@@ -1,5 +1,4 @@
--- Watches, version 4.
--- Older programs: running instances may continue; older versions can no longer start.
+-- Watches.
 --
 -- Triggers on a watched table note the keys of changed rows in changefeed_changes_<table_id>; a
 -- worker moves them to the backlog of each function that watches the table,

@@ -1,5 +1,4 @@
--- changefeed 4: watches on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: watches on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
 --
 -- How a changed row gets to a function:
 --   1. Changed keys are noted in the writer's transaction: by the server itself where change tracking

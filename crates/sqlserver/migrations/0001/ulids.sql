@@ -1,5 +1,4 @@
--- changefeed 2, continued: the transactions themselves. The lock and how it is burned, and what all of
--- this is about, stand in 0002_ulid_locks.sql.
+-- The transactions themselves. The lock, how it is burned, and what all of this is about stand in ulid_locks.sql.
 
 -- Takes the shard's lock for the session, for transactions that must not begin before they have
 -- it: those of snapshot isolation. Then begin the transaction, call begin_ulid_transaction in it,

@@ -1,4 +1,4 @@
--- Feeds, version 1.
+-- Feeds.
 -- Older programs: there are none.
 --
 -- What an application uses from SQL, in any language, also from the stock sqlite3 shell

@@ -1,5 +1,4 @@
--- changefeed 2: ULID transactions on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: ULID transactions on SQL Server 2017 and later, Azure SQL, and Babelfish for PostgreSQL.
 --
 --   set xact_abort on;
 --   begin transaction;

@@ -1,5 +1,4 @@
--- Who may ask, and who answers, version 5.
--- Older programs: running instances may continue; older versions can no longer start.
+-- Who may ask, and who answers.
 
 -- Bearer tokens of the HTTP interface. What is kept of a secret is its SHA-256.
 create table changefeed_access_token (

@@ -1,5 +1,4 @@
--- changefeed 2: ULID transactions on PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: ULID transactions on PostgreSQL.
 --
 --   begin;
 --   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);

@@ -1,5 +1,4 @@
--- changefeed 3: event triggers on PostgreSQL.
--- Older programs: running instances may continue; older versions can no longer start.
+-- changefeed: event triggers on PostgreSQL.
 --
 -- What users see: event_trigger, event_log, event_invocation_logs, and two settings that a writer
 -- may make: changefeed.session_variables and changefeed.trace_context. The rest is how it works.
@@ -75,6 +74,8 @@ create index ix_event_order on changefeed.event (trigger_id, order_key, change_i
     where due_at is not null and order_key is not null;
 create index ix_event_dead on changefeed.event (trigger_id, change_id)
     where state = 'e';
+-- What is finished, by age, for cleaning up. Delivery pays for this one, not the writer of the application.
+create index ix_event_finished on changefeed.event (trigger_id, created_at) where state <> 'p';
 
 create table changefeed.event_attempt (
     change_id   bigint not null,
@@ -190,7 +191,7 @@ create table changefeed.event_gap (
 -- none; and to_json calls a cast to json if a type has one, which may be anybody's function. So
 -- only types of the server itself are given to it, and everything else as text: `format` calls
 -- nothing but the type's own output function. Neither the check nor what follows from it depends on
--- the writer's snapshot: see "Tables as they are now" in 0001_feeds.sql. For the same reason the
+-- the writer's snapshot: see "Tables as they are now" in capture.sql. For the same reason the
 -- functions carry their definition: a snapshot may be older than the trigger.
 
 -- What the columns of a table are.

@@ -1,5 +1,4 @@
--- Event triggers, version 3.
--- Older programs: running instances may continue; older versions can no longer start.
+-- Event triggers.
 --
 -- Database triggers on the application's tables write every event into changefeed_event, in the
 -- writer's own transaction, with built-in functions only: the stock sqlite3 shell may write.

@@ -1,3 +1,0 @@
--- changefeed 6: cleaning up does not read the whole log. Here it never did (changefeed_event_done);
--- the number is the same on all databases.
--- Older programs: running instances may continue; older versions can no longer start.
