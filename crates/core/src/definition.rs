@@ -4,6 +4,7 @@
 mod retention;
 mod sink;
 mod subscription;
+mod template;
 mod text;
 mod trigger;
 mod watch;
@@ -11,6 +12,7 @@ mod watch;
 pub use retention::Retention;
 pub use sink::{Header, Setting, Sink, Webhook};
 pub use subscription::{OnRefusal, SubscriptionDefinition, SubscriptionFormat, subscription_start};
+pub use template::{BATCH_VALUES, EVENT_VALUES, Template, TemplatePlace, TemplateValues};
 pub use text::format_span;
 pub use trigger::{
     Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, TriggerDefinition,

@@ -11,6 +11,9 @@ pub(crate) struct WebhookArgs {
     /// The environment variable that holds the URL, where requests are sent from
     #[arg(long, value_name = "VAR", conflicts_with = "webhook")]
     pub(crate) webhook_env: Option<String>,
+    /// A template of the body, instead of the default one; '@FILE' reads it from a file
+    #[arg(long, value_name = "TEMPLATE")]
+    pub(crate) body: Option<String>,
     /// A header of every request
     #[arg(long, value_name = "K=V")]
     pub(crate) header: Vec<String>,
@@ -52,8 +55,8 @@ impl WebhookArgs {
         let from_env = self.webhook_env.map(Setting::FromEnv);
         let Some(url) = self.webhook.map(Setting::Value).or(from_env) else {
             let given = !(self.header.is_empty() && self.header_env.is_empty());
-            if given || !self.secret_env.is_empty() {
-                return Err(crate::usage("headers and secrets need a webhook")
+            if given || !self.secret_env.is_empty() || self.body.is_some() {
+                return Err(crate::usage("headers, secrets and a body need a webhook")
                     .advise("name the webhook too, or leave them out"));
             }
             return Ok(None);
@@ -77,11 +80,21 @@ impl WebhookArgs {
         headers.sort_by(|a, b| a.name.cmp(&b.name));
         let webhook = Webhook {
             headers,
+            body: self.body.map(template).transpose()?,
             secrets_from_env: self.secret_env,
             ..Webhook::new(url)
         };
         Ok(Some(Sink::Webhook(webhook).granted()))
     }
+}
+
+/// A template as it was typed, or from a file.
+fn template(text: String) -> Result<String> {
+    let Some(path) = text.strip_prefix('@') else {
+        return Ok(text);
+    };
+    std::fs::read_to_string(path)
+        .map_err(|e| crate::usage(format!("the template '{path}' cannot be read: {e}")))
 }
 
 fn pair(text: &str, option: &str, form: &str) -> Result<(String, String)> {

@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::template::{Template, TemplatePlace};
 use crate::environment::check_variable;
 use crate::{Error, Result};
 
@@ -35,6 +36,8 @@ pub struct Webhook {
     pub url: Setting,
     /// Headers of every request.
     pub headers: Vec<Header>,
+    /// A template of the body, instead of the default one.
+    pub body: Option<String>,
     /// Environment variables with the secrets that sign requests: one, or two while they are
     /// exchanged.
     pub secrets_from_env: Vec<String>,
@@ -52,6 +55,16 @@ pub enum Setting {
     Value(String),
     /// The variable, read by the instance that delivers.
     FromEnv(String),
+}
+
+impl Setting {
+    /// The text, if it is a template.
+    pub fn template(&self) -> Option<&str> {
+        match self {
+            Setting::Value(text) if Template::is_one(text) => Some(text),
+            _ => None,
+        }
+    }
 }
 
 /// A header of every request.
@@ -96,10 +109,11 @@ impl Sink {
         matches!(self, Sink::Webhook(_) | Sink::InProcess)
     }
 
-    /// Checks what can be checked without an environment.
-    pub fn validate(&self) -> Result<()> {
+    /// Checks what can be checked without an environment. Its templates are given these values; without any, it
+    /// cannot have templates.
+    pub fn validate(&self, values: &[&str]) -> Result<()> {
         match self {
-            Sink::Webhook(webhook) => webhook.validate(),
+            Sink::Webhook(webhook) => webhook.validate(values),
             Sink::Exec(command) if command.trim().is_empty() => {
                 Err(Error::invalid("the command is empty"))
             }
@@ -121,7 +135,7 @@ impl Sink {
             )
             .advise("write the password again")),
             Sink::File(_) | Sink::Stdout | Sink::Nats(_) | Sink::Redis(_) => Ok(()),
-            Sink::Webhook(_) | Sink::Exec(_) | Sink::InProcess => self.validate(),
+            Sink::Webhook(_) | Sink::Exec(_) | Sink::InProcess => self.validate(&[]),
         }
     }
 
@@ -216,22 +230,56 @@ impl fmt::Display for Sink {
 }
 
 impl Webhook {
+    /// What of it is a template, and what that is called. A value from the environment is none.
+    fn templates(&self) -> impl Iterator<Item = (String, TemplatePlace, &str)> {
+        let url = self.url.template();
+        let url = url.map(|text| ("the webhook".to_owned(), TemplatePlace::Url, text));
+        let headers = self.headers.iter().filter_map(|header| {
+            let text = header.value.template()?;
+            Some((
+                format!("header '{}'", header.name),
+                TemplatePlace::Header,
+                text,
+            ))
+        });
+        let body = self.body.as_deref();
+        let body = body.map(|text| ("the body".to_owned(), TemplatePlace::Body, text));
+        url.into_iter().chain(headers).chain(body)
+    }
+
     /// An address without headers and secrets.
     pub fn new(url: Setting) -> Self {
         Webhook {
             url,
             headers: Vec::new(),
+            body: None,
             secrets_from_env: Vec::new(),
             granted_env: Vec::new(),
         }
     }
 
-    fn validate(&self) -> Result<()> {
+    fn validate(&self, values: &[&str]) -> Result<()> {
         if let Setting::Value(url) = &self.url
             && !(url.starts_with("http://") || url.starts_with("https://"))
         {
             return Err(Error::invalid(format!("'{url}' is not a webhook"))
                 .advise("write a URL that begins with http:// or https://"));
+        }
+        for (what, place, text) in self.templates() {
+            let inside = |e: Error| match e.advice() {
+                Some(advice) => {
+                    Error::invalid(format!("{what}: {}", e.message())).advise(advice.to_owned())
+                }
+                None => Error::invalid(format!("{what}: {}", e.message())),
+            };
+            if values.is_empty() {
+                return Err(Error::invalid(format!("{what} cannot be a template here"))
+                    .advise("event triggers and watches have templates"));
+            }
+            if place == TemplatePlace::Url {
+                fixed_server(text)?;
+            }
+            Template::new(text, place, values).map_err(inside)?;
         }
         for (at, header) in self.headers.iter().enumerate() {
             header.validate()?;
@@ -251,6 +299,25 @@ impl Webhook {
         }
         Ok(())
     }
+}
+
+/// Refuses a URL whose server a template would choose.
+fn fixed_server(url: &str) -> Result<()> {
+    let behind = url.split_once("://").map_or("", |(_, behind)| behind);
+    let server = behind.split(['/', '?', '#']).next().unwrap_or_default();
+    if server.is_empty() || Template::is_one(server) {
+        return Err(
+            Error::invalid("the server of a webhook cannot be chosen by a template")
+                .advise("write it out, like https://example.com/{{ id }}"),
+        );
+    }
+    if server.contains('@') {
+        return Err(
+            Error::invalid("a webhook with a template has no credentials in its URL")
+                .advise("write a header 'authorization', or name its variable"),
+        );
+    }
+    Ok(())
 }
 
 impl Header {
@@ -281,6 +348,7 @@ impl Header {
             )));
         }
         if let Setting::Value(value) = &self.value
+            && !Template::is_one(value)
             && value.chars().any(|c| c.is_control() && c != '\t')
         {
             return Err(Error::invalid(format!(
@@ -390,6 +458,9 @@ pub(super) struct SinkText {
     /// exchanged.
     #[serde(skip_serializing_if = "Option::is_none")]
     secret: Option<Secrets>,
+    /// A template of the body of a request, instead of the default body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
     /// The command that gets batches on its standard input; not over HTTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     exec: Option<String>,
@@ -403,10 +474,11 @@ pub(super) struct SinkText {
 }
 
 impl SinkText {
-    pub(super) const KEYS: [&'static str; 6] = [
+    pub(super) const KEYS: [&'static str; 7] = [
         "webhook",
         "header",
         "secret",
+        "body",
         "exec",
         "in_process",
         "granted_env",
@@ -417,12 +489,13 @@ impl From<Sink> for SinkText {
     fn from(sink: Sink) -> Self {
         match sink {
             Sink::Webhook(webhook) => {
-                let url = webhook.url.clone();
+                let (url, body) = (webhook.url.clone(), webhook.body.clone());
                 let (header, secret, granted_env) = webhook_text(webhook);
                 SinkText {
                     webhook: Some(url),
                     header,
                     secret,
+                    body,
                     granted_env,
                     ..SinkText::default()
                 }
@@ -449,9 +522,11 @@ impl TryFrom<SinkText> for Sink {
                 "it is not clear where it goes: give one of 'webhook', 'exec' and 'in_process'",
             )
         };
-        if text.webhook.is_none() && (!text.header.is_empty() || text.secret.is_some()) {
-            return Err(Error::invalid("headers and secrets need a webhook")
-                .advise("add 'webhook', or leave 'header' and 'secret' out"));
+        if text.webhook.is_none()
+            && (!text.header.is_empty() || text.secret.is_some() || text.body.is_some())
+        {
+            return Err(Error::invalid("headers, secrets and a body need a webhook")
+                .advise("add 'webhook', or leave 'header', 'secret' and 'body' out"));
         }
         match (text.webhook, text.exec, text.in_process) {
             (Some(url), None, false) => Ok(Sink::Webhook(Webhook {
@@ -461,6 +536,7 @@ impl TryFrom<SinkText> for Sink {
                     .into_iter()
                     .map(|(name, value)| Header { name, value })
                     .collect(),
+                body: text.body,
                 secrets_from_env: text.secret.map(Secrets::names).unwrap_or_default(),
                 granted_env: text.granted_env,
             })),

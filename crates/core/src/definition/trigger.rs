@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sink::Sink;
+use super::template::EVENT_VALUES;
 use super::text::Object;
 use crate::{Error, FeedName, Result, Retry, TableName};
 
@@ -262,7 +263,15 @@ impl Delivery {
                     .advise("use a webhook, or a watch, whose batches can"),
             );
         }
-        self.sink.validate()?;
+        self.sink.validate(&EVENT_VALUES)?;
+        if self.format == Format::Cloudevents
+            && self.sink.as_webhook().is_some_and(|w| w.body.is_some())
+        {
+            return Err(Error::invalid(
+                "format 'cloudevents' has a body of its own, and cannot have a template",
+            )
+            .advise("use format 'cloudevents-binary' or 'hasura' with a template"));
+        }
         for (what, limit) in [
             ("an instance", self.concurrency),
             ("all instances together", self.concurrency_overall),

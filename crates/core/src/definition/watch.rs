@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::sink::{Sink, SinkText};
+use super::template::BATCH_VALUES;
 use super::text::{self, Object};
 use crate::{
     BatchFormat, Error, Result, TableName, WatchFrom, WatchName, WatchSettings, WatchSpec,
@@ -54,7 +55,7 @@ impl WatchDefinition {
 
     /// Checks what can be checked without a database.
     pub fn validate(&self) -> Result<()> {
-        self.sink.validate()?;
+        self.sink.validate(&BATCH_VALUES)?;
         if self.timeout.is_zero() || self.timeout > Duration::from_secs(86_400) {
             return Err(Error::invalid(
                 "the timeout of a watch must be more than 0 and at most a day",

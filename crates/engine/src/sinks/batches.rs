@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchFormat, Outcome, Result, WatchDefinition, WatchName, batch_json,
+    Batch, BatchFormat, Outcome, Result, TemplateValues, WatchDefinition, WatchName, batch_json,
 };
 use http::HeaderValue;
 use serde_json::value::RawValue;
@@ -19,6 +19,7 @@ use crate::{WatchFunction, traces};
 pub struct PostBatches {
     client: WebhookClient,
     target: Target,
+    name: WatchName,
     function_id: String,
     format: BatchFormat,
 }
@@ -37,6 +38,7 @@ impl PostBatches {
         Ok(PostBatches {
             client,
             target: Target::prepare_for(&whose, sink, timeout, variables)?,
+            name: name.clone(),
             function_id: name.function_id(),
             format: definition.format(),
         })
@@ -73,6 +75,19 @@ impl WatchFunction for PostBatches {
 impl PostBatches {
     async fn post(&self, batch: &Batch, mut post: Post<'_>) -> Sent {
         post.attempt = batch.attempt;
+        if self.target.has_blanks() {
+            let raw = |json: serde_json::Result<Box<RawValue>>| json.ok();
+            post.values = TemplateValues::default()
+                .and(
+                    "watch",
+                    raw(serde_json::value::to_raw_value(&self.name)).as_deref(),
+                )
+                .and("changes", Some(&post.body))
+                .and(
+                    "attempt",
+                    raw(serde_json::value::to_raw_value(&batch.attempt)).as_deref(),
+                );
+        }
         post.headers
             .insert("changefeed-attempt", HeaderValue::from(batch.attempt));
         if let Some(trace) = traces::here()

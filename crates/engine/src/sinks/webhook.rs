@@ -30,7 +30,9 @@ use std::fmt;
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use changefeed_core::{Answer, Attempt, Error, Format, Kind, LeasedEvent, Outcome, Result};
+use changefeed_core::{
+    Answer, Attempt, Error, Format, Kind, LeasedEvent, Outcome, Result, TemplateValues,
+};
 use http::header::{CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -129,8 +131,10 @@ pub struct Post<'a> {
     pub fresh: bool,
     /// Headers besides those of the target. They go to the log as they are.
     pub headers: HeaderMap,
-    /// The body, passed through byte for byte.
+    /// The body, passed through byte for byte, unless the target has a template of it.
     pub body: Box<RawValue>,
+    /// What blanks of the target are filled with.
+    pub values: TemplateValues,
 }
 
 impl<'a> Post<'a> {
@@ -143,6 +147,7 @@ impl<'a> Post<'a> {
             content_type: JSON,
             headers: HeaderMap::new(),
             body,
+            values: TemplateValues::default(),
         }
     }
 }
@@ -238,7 +243,10 @@ impl WebhookClient {
         target: &Target,
         post: Post<'_>,
     ) -> Result<(Request<Full<Bytes>>, Box<RawValue>)> {
+        let (uri, shown) = target.url(&post.values)?;
+        let body = target.body(&post.values)?.unwrap_or(post.body);
         let mut headers = target.headers.clone();
+        target.fill_headers(&post.values, &mut headers)?;
         if !headers.contains_key(USER_AGENT) {
             headers.insert(USER_AGENT, self.user_agent.clone());
         }
@@ -250,16 +258,16 @@ impl WebhookClient {
                 .duration_since(SystemTime::UNIX_EPOCH)
                 .unwrap_or_default()
                 .as_secs();
-            let signature = signer.sign(post.id, now, post.body.get().as_bytes());
+            let signature = signer.sign(post.id, now, body.get().as_bytes());
             insert(&mut headers, "webhook-id", post.id)?;
             headers.insert("webhook-timestamp", HeaderValue::from(now));
             insert(&mut headers, "webhook-signature", &signature)?;
         }
-        let logged = log::request(target, &headers, &post.body)?;
-        let body = Bytes::from(String::from(Box::<str>::from(post.body)));
+        let logged = log::request(&shown, &headers, &body)?;
+        let body = Bytes::from(String::from(Box::<str>::from(body)));
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = target.uri.clone();
+        *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         Ok((request, logged))
     }
@@ -357,6 +365,10 @@ fn post_of<'a>(target: &Target, leased: &LeasedEvent, id: &'a str) -> Result<Pos
             insert(&mut headers, "tracestate", state)?;
         }
     }
+    let values = match target.has_blanks() {
+        true => values(leased, target.max_retries)?,
+        false => TemplateValues::default(),
+    };
     Ok(Post {
         id,
         attempt: leased.attempt,
@@ -364,7 +376,20 @@ fn post_of<'a>(target: &Target, leased: &LeasedEvent, id: &'a str) -> Result<Pos
         content_type,
         headers,
         body,
+        values,
     })
+}
+
+/// What the blanks of a trigger's target are filled with: see `EVENT_VALUES`.
+fn values(leased: &LeasedEvent, max_retries: u32) -> Result<TemplateValues> {
+    let event = &leased.event;
+    Ok(TemplateValues::default()
+        .and_members(&body::hasura(leased, max_retries)?)
+        .and("op", Some(&to_raw(&event.op)?))
+        .and("old", event.old.as_deref())
+        .and("new", event.new.as_deref())
+        .and("session_variables", event.session_variables.as_deref())
+        .and("attempt", Some(&to_raw(&leased.attempt)?)))
 }
 
 /// Why a status is no success; `None` if it is one.

@@ -8,4 +8,5 @@ mod other_ecosystems;
 mod reuse;
 mod secrets;
 mod support;
+mod templates;
 mod tls;

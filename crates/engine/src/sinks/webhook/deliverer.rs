@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use changefeed_core::{
     Delivery, EventTrigger, Header, LeasedEvent, Result, Setting, Sink, TriggerId,
 };
-use http::Uri;
 
 use super::redact::{self, HIDDEN};
 use super::{Target, WebhookClient};
@@ -72,10 +71,7 @@ pub fn without_secrets(sink: &Sink) -> Sink {
     // Which variables it may read is between the database and the instances.
     webhook.granted_env.clear();
     if let Setting::Value(url) = &mut webhook.url {
-        *url = match url.parse::<Uri>() {
-            Ok(uri) if uri.authority().is_some() => redact::url(&uri),
-            _ => HIDDEN.to_owned(),
-        };
+        *url = redact::written(url).unwrap_or_else(|| HIDDEN.to_owned());
     }
     for Header { name, value } in &mut webhook.headers {
         if let Setting::Value(value) = value

@@ -58,16 +58,12 @@ impl Serialize for Headers<'_> {
 }
 
 /// Writes down a request.
-pub(super) fn request(
-    target: &Target,
-    headers: &HeaderMap,
-    body: &RawValue,
-) -> Result<Box<RawValue>> {
+pub(super) fn request(url: &str, headers: &HeaderMap, body: &RawValue) -> Result<Box<RawValue>> {
     let whole = body.get();
     let kept = cut(whole, REQUEST_LIMIT);
     let complete = kept.len() == whole.len();
     to_raw(&Request {
-        url: &target.shown,
+        url,
         headers: Headers(headers),
         body: if complete {
             RequestBody::Whole(body)

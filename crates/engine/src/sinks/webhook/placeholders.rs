@@ -1,7 +1,7 @@
 //! What a definition says where a secret is not shown. Whoever reads a definition, changes something else
 //! in it and writes it back means that the secret stays what it is.
 
-use changefeed_core::{Error, Header, Result, Setting, Sink, Webhook};
+use changefeed_core::{Error, Header, Result, Setting, Sink, Template, Webhook};
 use http::Uri;
 
 use super::deliverer::without_secrets;
@@ -56,7 +56,7 @@ fn keep_webhook_secrets(new: &mut Webhook, stored: Option<&Webhook>) -> Result<(
 
 /// Whether a URL holds a placeholder where a secret belongs.
 fn hides(url: &str) -> bool {
-    let Ok(uri) = url.parse::<Uri>() else {
+    let Ok(uri) = Template::stand_in(url).parse::<Uri>() else {
         return url == HIDDEN;
     };
     let credentials = uri.authority().map_or("", |a| a.as_str()).rsplit_once('@');
@@ -70,7 +70,7 @@ fn hides(url: &str) -> bool {
 /// Whether requests go to the same server. An address from the environment is the same by its variable.
 fn same_place(new: &Webhook, stored: &Webhook) -> bool {
     let server = |url: &str| {
-        let uri: Uri = url.parse().ok()?;
+        let uri: Uri = Template::stand_in(url).parse().ok()?;
         let scheme = uri.scheme_str()?.to_ascii_lowercase();
         let host = uri.host()?.to_ascii_lowercase();
         let standard = if scheme == "https" { 443 } else { 80 };

@@ -1,5 +1,6 @@
 //! What must not be read in a log: credentials, by where they stand and by where they came from.
 
+use changefeed_core::Template;
 use http::Uri;
 
 /// What stands in a log where a secret was.
@@ -49,6 +50,13 @@ pub(super) fn url(uri: &Uri) -> String {
         }
     }
     shown
+}
+
+/// A URL as it was written, which may have blanks, without what is secret in it. `None` if it is no URL.
+pub(super) fn written(text: &str) -> Option<String> {
+    let uri: Uri = Template::stand_in(text).parse().ok()?;
+    uri.authority()?;
+    Some(Template::put_back(text, url(&uri)))
 }
 
 /// Only where a URL leads to. URLs that come from the environment often hold their secret in the

@@ -6,11 +6,13 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use changefeed_core::{
-    Delivery, Error, Format, Header, Result, Setting, Sink, TriggerName, Webhook,
+    BATCH_VALUES, Delivery, EVENT_VALUES, Error, Format, Header, Result, Setting, Sink, Template,
+    TemplatePlace, TemplateValues, TriggerName, Webhook,
 };
 use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use http::uri::{Authority, Scheme};
 use http::{Uri, uri};
+use serde_json::value::RawValue;
 
 use super::signature::Signer;
 use super::{Variables, redact};
@@ -32,9 +34,18 @@ pub struct Target {
     /// Those values, for answers that echo them.
     pub(super) hidden: Vec<String>,
     pub(super) signer: Option<Signer>,
+    pub(super) blanks: Blanks,
     pub(super) format: Format,
     pub(super) max_retries: u32,
     pub(super) timeout: Duration,
+}
+
+/// What of a target is filled in for each request.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Blanks {
+    url: Option<Template>,
+    headers: Vec<(HeaderName, Template)>,
+    body: Option<Template>,
 }
 
 impl fmt::Debug for Target {
@@ -57,8 +68,8 @@ impl Target {
         variables: &Variables,
     ) -> Result<Self> {
         let whose = format!("trigger '{trigger}'");
-        let mut target =
-            Self::prepare_for(&whose, &delivery.sink, delivery.retry.timeout, variables)?;
+        let timeout = delivery.retry.timeout;
+        let mut target = Self::prepare_for(&whose, &delivery.sink, timeout, variables)?;
         target.format = delivery.format;
         target.max_retries = delivery.retry.num_retries;
         Ok(target)
@@ -83,6 +94,9 @@ impl Target {
         let mut hidden = Vec::new();
         let mut headers = HeaderMap::with_capacity(webhook.headers.len() + 8);
         for header in &webhook.headers {
+            if header.value.template().is_some() {
+                continue;
+            }
             let (name, value) = preparation.header(header)?;
             if value.is_sensitive() {
                 hidden.extend(secret_part(&value));
@@ -102,6 +116,7 @@ impl Target {
             headers,
             hidden,
             signer: preparation.signer(&webhook.secrets_from_env)?,
+            blanks: preparation.blanks(webhook)?,
             format: Format::default(),
             max_retries: 0,
             timeout,
@@ -117,8 +132,58 @@ impl Target {
         let mut plain = Webhook::new(webhook.url.clone());
         let headers = webhook.headers.iter().filter(|h| known(&h.value));
         plain.headers = headers.cloned().collect();
+        plain.body.clone_from(&webhook.body);
         let nothing = Variables::new(|_| None);
         Self::prepare_for(whose, &Sink::Webhook(plain), Duration::ZERO, &nothing).map(drop)
+    }
+
+    /// Whether requests need values.
+    pub(crate) fn has_blanks(&self) -> bool {
+        let Blanks { url, headers, body } = &self.blanks;
+        url.is_some() || !headers.is_empty() || body.is_some()
+    }
+
+    /// Where a request with these values goes, and the same without secrets.
+    pub(super) fn url(&self, values: &TemplateValues) -> Result<(Uri, String)> {
+        let Some(template) = &self.blanks.url else {
+            return Ok((self.uri.clone(), self.shown.clone()));
+        };
+        let filled = template.fill(values)?;
+        let uri: Uri = filled
+            .parse()
+            .map_err(|e| Error::invalid("the template makes no URL").caused_by(e))?;
+        // The template was judged when it was defined; this is what it is judged for.
+        if uri.authority() != self.uri.authority() || uri.scheme() != self.uri.scheme() {
+            return Err(Error::invalid("the template chooses another server"));
+        }
+        let shown = redact::url(&uri);
+        Ok((uri, shown))
+    }
+
+    /// The body of a request with these values, if it is not the default one.
+    pub(super) fn body(&self, values: &TemplateValues) -> Result<Option<Box<RawValue>>> {
+        let Some(template) = &self.blanks.body else {
+            return Ok(None);
+        };
+        let filled = template.fill(values)?;
+        let body = RawValue::from_string(filled);
+        body.map(Some)
+            .map_err(|e| Error::invalid("the template of the body makes no JSON").caused_by(e))
+    }
+
+    /// Adds the headers that have blanks.
+    pub(super) fn fill_headers(&self, values: &TemplateValues, to: &mut HeaderMap) -> Result<()> {
+        for (name, template) in &self.blanks.headers {
+            let filled = template.fill(values)?;
+            let value = HeaderValue::from_bytes(filled.trim().as_bytes());
+            let mut value = value.map_err(|e| {
+                Error::invalid(format!("the template of header '{name}' makes no header"))
+                    .caused_by(e)
+            })?;
+            value.set_sensitive(redact::looks_secret(name.as_str()));
+            to.insert(name.clone(), value);
+        }
+        Ok(())
     }
 
     /// Its URL without secrets, for people.
@@ -161,13 +226,18 @@ impl Preparation<'_> {
                  everything else",
             )
         };
-        let uri: Uri = text.trim().parse().map_err(|_| invalid())?;
+        let text = text.trim();
+        let uri: Uri = match webhook.template() {
+            Some(template) => Template::stand_in(template.trim()).parse(),
+            None => text.parse(),
+        }
+        .map_err(|_| invalid())?;
         let scheme = uri.scheme().cloned().ok_or_else(invalid)?;
         if scheme != Scheme::HTTP && scheme != Scheme::HTTPS {
             return Err(invalid());
         }
         let shown = match webhook {
-            Setting::Value(_) => redact::url(&uri),
+            Setting::Value(text) => Template::put_back(text, redact::url(&uri)),
             Setting::FromEnv(_) => redact::only_origin(&uri),
         };
         let authority = uri.authority().ok_or_else(invalid)?.as_str();
@@ -235,6 +305,31 @@ impl Preparation<'_> {
         })?;
         value.set_sensitive(from_environment || redact::looks_secret(name.as_str()));
         Ok((name, value))
+    }
+
+    /// Every value is known here: which of them a definition may name was judged when it was made.
+    fn blanks(&self, webhook: &Webhook) -> Result<Blanks> {
+        let values: Vec<&str> = EVENT_VALUES.into_iter().chain(BATCH_VALUES).collect();
+        let new = |text: &str, place| Template::new(text.trim(), place, &values);
+        let mut headers = Vec::new();
+        for header in &webhook.headers {
+            if let Some(text) = header.value.template() {
+                let name = header.name.parse();
+                let name = name.map_err(|_| {
+                    Error::invalid(format!("'{}' is not the name of a header", header.name))
+                })?;
+                headers.push((name, new(text, TemplatePlace::Header)?));
+            }
+        }
+        let url = webhook.url.template();
+        let body = webhook.body.as_deref();
+        Ok(Blanks {
+            url: url.map(|text| new(text, TemplatePlace::Url)).transpose()?,
+            headers,
+            body: body
+                .map(|text| new(text, TemplatePlace::Body))
+                .transpose()?,
+        })
     }
 
     fn signer(&self, variables: &[String]) -> Result<Option<Signer>> {

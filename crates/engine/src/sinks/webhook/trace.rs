@@ -12,29 +12,51 @@ pub(crate) struct Trace {
     pub(crate) tracestate: Option<String>,
 }
 
+/// What a writer may have said.
 #[derive(Deserialize)]
-struct Written {
-    traceparent: String,
-    tracestate: Option<String>,
+#[serde(untagged)]
+enum Written {
+    W3c {
+        traceparent: String,
+        tracestate: Option<String>,
+    },
+    /// As Hasura writes it.
+    Hasura {
+        trace_id: String,
+        span_id: String,
+        /// `1` or `0`; absent if that is still to be decided.
+        sampling_state: Option<String>,
+    },
+    Parent(String),
 }
 
 impl Trace {
-    /// Reads what the writer said: an object with `traceparent` and perhaps `tracestate`, or the
-    /// traceparent alone. What is not valid is not passed on: a receiver would begin a new trace,
-    /// which is what it does without one.
+    /// Reads what the writer said: an object with `traceparent` and perhaps `tracestate`, the traceparent
+    /// alone, or an object with `trace_id` and `span_id`, as Hasura has it. What is not valid is not passed
+    /// on: a receiver would begin a new trace, which is what it does without one.
     pub(crate) fn read(context: Option<&RawValue>) -> Option<Self> {
-        let text = context?.get();
-        let written = if text.starts_with('{') {
-            serde_json::from_str(text).ok()?
-        } else {
-            Written {
-                traceparent: serde_json::from_str(text).ok()?,
-                tracestate: None,
+        let (traceparent, tracestate) = match serde_json::from_str(context?.get()).ok()? {
+            Written::W3c {
+                traceparent,
+                tracestate,
+            } => (traceparent, tracestate),
+            Written::Parent(traceparent) => (traceparent, None),
+            Written::Hasura {
+                trace_id,
+                span_id,
+                sampling_state,
+            } => {
+                let flags = match sampling_state.as_deref() {
+                    Some("0") => "00",
+                    _ => "01",
+                };
+                // Shorter ids come from B3, which had 64 bits.
+                (format!("00-{trace_id:0>32}-{span_id}-{flags}"), None)
             }
         };
-        is_traceparent(&written.traceparent).then(|| Trace {
-            traceparent: written.traceparent,
-            tracestate: written.tracestate.filter(|state| is_tracestate(state)),
+        is_traceparent(&traceparent).then(|| Trace {
+            traceparent,
+            tracestate: tracestate.filter(|state| is_tracestate(state)),
         })
     }
 }
@@ -94,6 +116,31 @@ mod tests {
             (alone.traceparent.as_str(), alone.tracestate),
             (PARENT, None)
         );
+    }
+
+    #[test]
+    fn the_form_of_hasura_is_understood() {
+        let parent = |json: &str| read(json).map(|trace| trace.traceparent);
+        assert_eq!(
+            parent(
+                r#"{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736","span_id":"00f067aa0ba902b7"}"#
+            )
+            .as_deref(),
+            Some(PARENT)
+        );
+        assert_eq!(
+            parent(
+                r#"{"trace_id":"a3ce929d0e0e4736","span_id":"00f067aa0ba902b7","sampling_state":"0"}"#
+            )
+            .as_deref(),
+            Some("00-0000000000000000a3ce929d0e0e4736-00f067aa0ba902b7-00")
+        );
+        for bad in [
+            r#"{"trace_id":"x","span_id":"00f067aa0ba902b7"}"#,
+            r#"{"trace_id":"4bf92f3577b34da6a3ce929d0e0e4736"}"#,
+        ] {
+            assert_eq!(parent(bad), None, "{bad}");
+        }
     }
 
     #[test]
