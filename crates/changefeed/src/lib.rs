@@ -157,8 +157,8 @@ pub use changefeed_core::{
 };
 // Subscriptions.
 pub use changefeed_core::{
-    Lane, LaneState, OnRefusal, ParkedChange, Subscription, SubscriptionDefinition,
-    SubscriptionFormat, subscription_start,
+    Broker, Container, Lane, LaneState, OnRefusal, ParkedChange, Subscription,
+    SubscriptionDefinition, SubscriptionFormat, subscription_start,
 };
 // Operating.
 pub use changefeed_core::{

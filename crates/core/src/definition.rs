@@ -1,6 +1,7 @@
 //! What people define: triggers, watches, subscriptions, and where things go. Each has one form, which is the same in
 //! the database, in `changefeed.toml` and over HTTP.
 
+mod broker;
 mod retention;
 mod sink;
 mod subscription;
@@ -9,6 +10,7 @@ mod text;
 mod trigger;
 mod watch;
 
+pub use broker::{Broker, Container};
 pub use retention::Retention;
 pub use sink::{Header, Setting, Sink, Webhook};
 pub use subscription::{OnRefusal, SubscriptionDefinition, SubscriptionFormat, subscription_start};

@@ -48,10 +48,11 @@ pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definition::{
-    BATCH_VALUES, Capture, CleanUp, Delivery, EVENT_VALUES, EventTrigger, FeedBinding, Format,
-    Header, NewWatch, OnRefusal, OrderBy, Retention, Setting, Sink, SubscriptionDefinition,
-    SubscriptionFormat, Template, TemplatePlace, TemplateValues, TriggerDefinition, TriggerId,
-    TriggerName, Updates, WatchDefinition, Webhook, format_span, subscription_start,
+    BATCH_VALUES, Broker, Capture, CleanUp, Container, Delivery, EVENT_VALUES, EventTrigger,
+    FeedBinding, Format, Header, NewWatch, OnRefusal, OrderBy, Retention, Setting, Sink,
+    SubscriptionDefinition, SubscriptionFormat, Template, TemplatePlace, TemplateValues,
+    TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition, Webhook, format_span,
+    subscription_start,
 };
 pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict};

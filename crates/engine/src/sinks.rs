@@ -8,8 +8,9 @@ mod formats;
 mod handler;
 #[cfg(feature = "nats")]
 pub mod nats;
+pub mod objects;
 mod open;
-#[cfg(any(feature = "nats", feature = "redis"))]
+#[cfg(any(feature = "nats", feature = "redis", feature = "s3"))]
 mod place;
 mod pushed;
 #[cfg(feature = "redis")]

@@ -34,9 +34,10 @@ Examples:
 
 pub(super) const SUBSCRIPTION_CREATE: &str = "\
 Examples:
-  changefeed subscription create lake --feed orders --to 'file:/var/lib/lake/orders-{shard}.ndjson'
+  changefeed subscription create log --feed orders --to 'file:/var/lib/lake/orders-{shard}.ndjson'
   changefeed subscription create hook --feed orders --to https://shop.example/hooks/orders --from now
-  changefeed subscription create bus --feed orders --to nats://127.0.0.1:4222/shop.orders --format cloudevents";
+  changefeed subscription create bus --feed orders --to nats://127.0.0.1:4222/shop.orders --format cloudevents
+  changefeed subscription create lake --feed orders --to s3://bucket/orders --as ndjson.gz --batch 10000 --every 1m";
 
 pub(super) const FEED_CREATE: &str = "\
 Examples:

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use changefeed::{
-    After, ConsumerName, FeedName, MAX_PAGE, OnRefusal, Result, ShardId, Sink,
+    After, ConsumerName, Container, FeedName, MAX_PAGE, OnRefusal, Result, ShardId, Sink,
     SubscriptionDefinition, SubscriptionFormat, subscription_start,
 };
 use clap::Subcommand;
@@ -88,9 +88,12 @@ pub(crate) struct SubscriptionCreate {
     /// The feed
     #[arg(long)]
     pub(crate) feed: FeedName,
-    /// The sink: nats://HOST/SUBJECT, redis://HOST/, https://…, file:PATH, exec:COMMAND or stdout:
+    /// The sink: nats://HOST/SUBJECT, redis://HOST/STREAM, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, exec:COMMAND or stdout:
     #[arg(long, value_name = "URL")]
     pub(crate) to: String,
+    /// What the objects of s3: and dir: hold a batch as: ndjson, ndjson.gz or parquet; the same as ?as= in the URL
+    #[arg(long = "as", value_name = "FORM")]
+    pub(crate) container: Option<Container>,
     /// A header of every request to a webhook
     #[arg(long, value_name = "K=V")]
     pub(crate) header: Vec<String>,
@@ -135,7 +138,10 @@ pub(crate) struct SubscriptionCreate {
 impl SubscriptionCreate {
     /// The definition that was typed.
     pub(crate) fn definition(self) -> Result<SubscriptionDefinition> {
-        let sink: Sink = self.to.parse()?;
+        let mut sink: Sink = self.to.parse()?;
+        if let Some(container) = self.container {
+            sink = sink.holding(container)?;
+        }
         let webhook = WebhookArgs {
             webhook: sink.as_webhook().map(|_| self.to),
             header: self.header,

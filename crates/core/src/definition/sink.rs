@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::broker::{Broker, Container, hide_password};
 use super::template::{Template, TemplatePlace};
 use crate::environment::check_variable;
 use crate::{Error, Result};
@@ -23,10 +24,10 @@ pub enum Sink {
     File(String),
     /// The standard output of the instance; subscriptions only.
     Stdout,
-    /// NATS JetStream, by its URL; subscriptions only.
-    Nats(String),
-    /// Redis or Valkey Streams, by its URL; subscriptions only.
-    Redis(String),
+    /// A directory with an object per batch; subscriptions only.
+    Directory(String),
+    /// A broker or an object store, by its URL; subscriptions only.
+    Broker(Broker, String),
 }
 
 /// An address that requests are posted to.
@@ -101,7 +102,10 @@ impl Sink {
     /// Whether it acts on the machine of the instance. It is then not defined over HTTP, and an instance
     /// uses it only if it was allowed to.
     pub fn is_local(&self) -> bool {
-        matches!(self, Sink::Exec(_) | Sink::File(_) | Sink::Stdout)
+        matches!(
+            self,
+            Sink::Exec(_) | Sink::File(_) | Sink::Directory(_) | Sink::Stdout
+        )
     }
 
     /// Whether events of a trigger can go there, or only batches of a watch.
@@ -118,9 +122,9 @@ impl Sink {
                 Err(Error::invalid("the command is empty"))
             }
             Sink::Exec(_) | Sink::InProcess => Ok(()),
-            Sink::File(_) | Sink::Stdout | Sink::Nats(_) | Sink::Redis(_) => Err(Error::invalid(
-                format!("only a subscription can push to {self}"),
-            )),
+            Sink::File(_) | Sink::Directory(_) | Sink::Stdout | Sink::Broker(..) => Err(
+                Error::invalid(format!("only a subscription can push to {self}")),
+            ),
         }
     }
 
@@ -130,11 +134,22 @@ impl Sink {
             Sink::File(path) if path.trim().is_empty() || path.ends_with('/') => {
                 Err(Error::invalid("the path of the file is missing").advise("write file:PATH"))
             }
-            Sink::Nats(url) | Sink::Redis(url) if url.contains("***") => Err(Error::invalid(
-                "the password was replaced by *** when this definition was shown",
-            )
-            .advise("write the password again")),
-            Sink::File(_) | Sink::Stdout | Sink::Nats(_) | Sink::Redis(_) => Ok(()),
+            Sink::Directory(path) => {
+                let (path, options) = path.split_once('?').unwrap_or((path, ""));
+                if path.trim().is_empty() {
+                    return Err(Error::invalid("the path of the directory is missing")
+                        .advise("write dir:PATH"));
+                }
+                if !options.is_empty() && (!options.starts_with("as=") || options.contains('&')) {
+                    return Err(Error::invalid(format!(
+                        "the address of a directory has an unknown option '{options}'"
+                    ))
+                    .advise("known options: as"));
+                }
+                self.container().map(|_| ())
+            }
+            Sink::Broker(broker, url) => broker.validate(url),
+            Sink::File(_) | Sink::Stdout => Ok(()),
             Sink::Webhook(_) | Sink::Exec(_) | Sink::InProcess => self.validate(&[]),
         }
     }
@@ -150,35 +165,45 @@ impl Sink {
             Sink::InProcess => "in_process".to_owned(),
             Sink::File(path) => format!("file:{path}"),
             Sink::Stdout => "stdout:".to_owned(),
-            Sink::Nats(url) | Sink::Redis(url) => url.clone(),
+            Sink::Directory(path) => format!("dir:{path}"),
+            Sink::Broker(_, url) => url.clone(),
         }
+    }
+
+    /// What its objects hold a batch as; nothing if it has no objects.
+    pub fn container(&self) -> Result<Option<Container>> {
+        match self {
+            Sink::Directory(address) | Sink::Broker(Broker::S3, address) => {
+                Container::of(address).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The same, with objects that hold a batch as this.
+    pub fn holding(self, container: Container) -> Result<Sink> {
+        let address = self.address();
+        if self.container()?.is_none() {
+            return Err(Error::invalid(format!(
+                "only directories and object stores hold batches as {container}"
+            ))
+            .advise("leave --as out, or push to s3://BUCKET/PREFIX or dir:PATH"));
+        }
+        let (base, query) = address.split_once('?').unwrap_or((&address, ""));
+        let mut options: Vec<&str> = query.split('&').filter(|o| !o.is_empty()).collect();
+        options.retain(|option| !option.starts_with("as="));
+        let option = format!("as={container}");
+        options.push(&option);
+        format!("{base}?{}", options.join("&")).parse()
     }
 
     /// The same without the password of a broker.
     #[must_use]
     pub fn without_password(&self) -> Sink {
         match self {
-            Sink::Nats(url) => Sink::Nats(hide_password(url)),
-            Sink::Redis(url) => Sink::Redis(hide_password(url)),
+            Sink::Broker(broker, url) => Sink::Broker(*broker, hide_password(url)),
             other => other.clone(),
         }
-    }
-}
-
-/// Replaces the password of a URL.
-fn hide_password(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return url.to_owned();
-    };
-    let end = rest.find('/').unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority.rsplit_once('@') {
-        Some((user, host)) => {
-            // A token alone is a secret too.
-            let user = user.split_once(':').map_or("", |(name, _)| name);
-            format!("{scheme}://{user}:***@{host}{path}")
-        }
-        None => url.to_owned(),
     }
 }
 
@@ -187,15 +212,15 @@ impl std::str::FromStr for Sink {
 
     /// Reads the address of a sink, as subscriptions write it.
     fn from_str(text: &str) -> Result<Self> {
-        let begins = |schemes: &[&str]| schemes.iter().any(|scheme| text.starts_with(scheme));
-        if begins(&["http://", "https://"]) {
+        if text.starts_with("http://") || text.starts_with("https://") {
             return Ok(Sink::webhook(text));
         }
-        if begins(&["nats://", "nats+tls://"]) {
-            return Ok(Sink::Nats(text.to_owned()));
+        if let Some(broker) = Broker::of(text) {
+            return Ok(Sink::Broker(broker, text.to_owned()));
         }
-        if begins(&["redis://", "rediss://", "valkey://", "valkeys://"]) {
-            return Ok(Sink::Redis(text.to_owned()));
+        if let Some(path) = text.strip_prefix("dir:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return Ok(Sink::Directory(path.to_owned()));
         }
         if let Some(path) = text.strip_prefix("file:") {
             let path = path.strip_prefix("//").unwrap_or(path);
@@ -208,7 +233,8 @@ impl std::str::FromStr for Sink {
             "stdout:" | "stdout" | "-" => Ok(Sink::Stdout),
             "in_process" => Ok(Sink::InProcess),
             _ => Err(Error::invalid(format!("'{text}' is not a sink")).advise(
-                "write nats://HOST/SUBJECT, redis://HOST/STREAM, https://…, file:PATH, exec:COMMAND or stdout:",
+                "write nats://HOST/SUBJECT, redis://HOST/STREAM, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, \
+                 exec:COMMAND or stdout:",
             )),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::broker::Container;
 use super::sink::{Header, Secrets, Setting, Sink};
 use super::text::{self, Object};
 use crate::{After, ConsumerName, Error, Feed, FeedName, Result, Source};
@@ -162,6 +163,16 @@ impl SubscriptionDefinition {
         if let OnRefusal::DeadLetter(sink) = &self.on_refusal {
             sink.validate_for_pushing()?;
         }
+        for sink in self.sinks() {
+            if sink.container()? == Some(Container::Parquet)
+                && self.format != SubscriptionFormat::Json
+            {
+                return Err(
+                    Error::invalid("Parquet has columns for the json format only")
+                        .advise("leave --format out, or write ndjson"),
+                );
+            }
+        }
         for template in self.subject.iter().chain(&self.key) {
             check_template(template)?;
         }
@@ -229,7 +240,7 @@ impl SubscriptionDefinition {
     /// Whether messages go to a broker that those of the other definition do not go to. An address of a broker is not
     /// guarded like that of a webhook, so it is not defined over HTTP.
     pub fn names_other_broker(&self, before: Option<&Self>) -> bool {
-        let broker = |sink: &&Sink| matches!(sink, Sink::Nats(_) | Sink::Redis(_));
+        let broker = |sink: &&Sink| matches!(sink, Sink::Broker(..));
         let known = |sink: &Sink| before.is_some_and(|b| b.sinks().any(|s| s == sink));
         self.sinks().filter(broker).any(|sink| !known(sink))
     }
@@ -270,7 +281,7 @@ struct SubscriptionText {
         schema(pattern = "^[a-zA-Z0-9_-]+$", min_length = 1, max_length = 100)
     )]
     feed: String,
-    /// The sink: `nats://…`, `redis://…`, `https://…`; not over HTTP: `file:PATH`, `stdout:`, `exec:COMMAND`.
+    /// The sink: `nats://…`, `redis://…`, `s3://…`, `https://…`; not over HTTP: `file:PATH`, `dir:PATH`, `stdout:`, `exec:COMMAND`.
     to: String,
     /// Headers of every request to a webhook: texts, or `{"env": "NAME"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -428,6 +439,7 @@ impl utoipa::ToSchema for SubscriptionDefinition {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Broker;
 
     fn read(text: &str) -> std::result::Result<SubscriptionDefinition, serde_json::Error> {
         serde_json::from_str(text)
@@ -451,13 +463,19 @@ mod tests {
 
     #[test]
     fn sinks_are_known_by_their_addresses() {
+        let broker = |broker, url: &str| Sink::Broker(broker, url.to_owned());
         for (address, sink) in [
             ("stdout:", Sink::Stdout),
             ("file:/a/{shard}", Sink::File("/a/{shard}".to_owned())),
             ("exec:cat >> x", Sink::Exec("cat >> x".to_owned())),
-            ("nats://h:4222/a", Sink::Nats("nats://h:4222/a".to_owned())),
-            ("nats+tls://h/a", Sink::Nats("nats+tls://h/a".to_owned())),
-            ("rediss://h/0", Sink::Redis("rediss://h/0".to_owned())),
+            (
+                "dir:/a?as=ndjson.gz",
+                Sink::Directory("/a?as=ndjson.gz".to_owned()),
+            ),
+            ("nats://h:4222/a", broker(Broker::Nats, "nats://h:4222/a")),
+            ("nats+tls://h/a", broker(Broker::Nats, "nats+tls://h/a")),
+            ("rediss://h/0", broker(Broker::Redis, "rediss://h/0")),
+            ("s3://b/p", broker(Broker::S3, "s3://b/p")),
         ] {
             assert_eq!(address.parse::<Sink>().unwrap(), sink);
             assert_eq!(sink.address(), address);
@@ -467,13 +485,46 @@ mod tests {
             "file:/a/b"
         );
         assert!("kafka://h".parse::<Sink>().is_err());
-        let secret: Sink = "nats://me:hush@h:4222/a".parse().unwrap();
-        assert!(!secret.to_string().contains("hush"), "{secret}");
+        for secret in ["nats://me:hush@h:4222/a", "s3://AKID:hush@b/p?region=x"] {
+            let secret: Sink = secret.parse().unwrap();
+            assert!(!secret.to_string().contains("hush"), "{secret}");
+        }
+    }
+
+    #[test]
+    fn containers_are_part_of_the_address() {
+        let held = |text: &str, container| {
+            let sink: Sink = text.parse().unwrap();
+            sink.holding(container).map(|sink| sink.address())
+        };
+        let parquet = Container::Parquet;
+        assert_eq!(held("dir:/a", parquet).unwrap(), "dir:/a?as=parquet");
+        assert_eq!(
+            held("s3://b/p?as=ndjson&region=x", parquet).unwrap(),
+            "s3://b/p?region=x&as=parquet"
+        );
+        assert!(held("nats://h/a", parquet).is_err());
     }
 
     #[test]
     fn what_is_wrong_is_said() {
         for (bad, sentence) in [
+            (
+                r#"{"name": "n", "feed": "f", "to": "dir:/a?as=csv"}"#,
+                "objects cannot be written as 'csv'",
+            ),
+            (
+                r#"{"name": "n", "feed": "f", "to": "dir:/a?at=x"}"#,
+                "unknown option 'at=x'",
+            ),
+            (
+                r#"{"name": "n", "feed": "f", "to": "s3://AKID:hu/sh@b/p"}"#,
+                "'@' in its path",
+            ),
+            (
+                r#"{"name": "n", "feed": "f", "to": "dir:/a?as=parquet", "format": "debezium"}"#,
+                "Parquet has columns for the json format only",
+            ),
             (
                 r#"{"name": "n", "feed": "f", "to": "x"}"#,
                 "'x' is not a sink",

@@ -28,30 +28,7 @@ impl Files {
     /// A template for the path of the file of a shard. It must be in one of these directories.
     pub fn new(path: &str, patience: Duration, allowed: &[PathBuf]) -> Result<Self> {
         let parent = Path::new(path).parent().unwrap_or(Path::new("."));
-        let real = |path: &Path| {
-            let path = if path.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                path
-            };
-            path.canonicalize()
-        };
-        let parent = real(parent).map_err(|e| {
-            Error::invalid(format!("the directory of {path} cannot be used")).caused_by(e)
-        })?;
-        if !allowed
-            .iter()
-            .any(|dir| real(dir).is_ok_and(|dir| parent.starts_with(dir)))
-        {
-            return Err(Error::new(
-                changefeed_core::Kind::Permission,
-                format!("subscriptions may not write to {path} on this machine"),
-            )
-            .advise(format!(
-                "start `changefeed serve --allow-files {}`",
-                parent.display()
-            )));
-        }
+        check_allowed(parent, allowed)?;
         Ok(Files {
             path: path.to_owned(),
             patience,
@@ -125,6 +102,43 @@ impl Destination for Files {
             Err(error) => Appended::Unavailable(error.to_string()),
         }
     }
+}
+
+/// Refuses a directory that is not one of these, nor in one of them. It may still have to be made.
+pub(super) fn check_allowed(directory: &Path, allowed: &[PathBuf]) -> Result<()> {
+    let real = |path: &Path| {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        path.canonicalize()
+    };
+    let shown = directory.display();
+    let found = real(directory).or_else(|e| match (directory.parent(), directory.file_name()) {
+        // A link that leads nowhere would be followed later.
+        (Some(parent), Some(name)) if directory.symlink_metadata().is_err() => {
+            real(parent).map(|parent| parent.join(name))
+        }
+        _ => Err(e),
+    });
+    let found = found.map_err(|e| {
+        Error::invalid(format!("the directory {shown} cannot be used")).caused_by(e)
+    })?;
+    if !allowed
+        .iter()
+        .any(|dir| real(dir).is_ok_and(|dir| found.starts_with(dir)))
+    {
+        return Err(Error::new(
+            changefeed_core::Kind::Permission,
+            format!("subscriptions may not write to {shown} on this machine"),
+        )
+        .advise(format!(
+            "start `changefeed serve --allow-files {}`",
+            found.display()
+        )));
+    }
+    Ok(())
 }
 
 /// Where a file ends.

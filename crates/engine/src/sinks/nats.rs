@@ -31,6 +31,7 @@ use tokio::time::timeout;
 
 use super::destination::{Appended, Destination, Held, Lane, Mark, Message};
 use super::place::BrokerUrl;
+use super::webhook;
 
 /// The cursor of a message.
 pub const CURSOR: &str = "Changefeed-Cursor";
@@ -123,7 +124,7 @@ impl Nats {
                 let options = ConnectOptions::new()
                     .name("changefeed")
                     .require_tls(self.url.scheme == "nats+tls")
-                    .tls_client_config(tls()?)
+                    .tls_client_config(webhook::tls(&[]).map_err(|e| e.to_string())?)
                     .request_timeout(Some(PATIENCE))
                     .event_callback(move |event| {
                         if matches!(event, Event::Disconnected | Event::Closed) {
@@ -346,17 +347,6 @@ fn judge(config: &Config, filter: &str) -> std::result::Result<(), String> {
         ));
     }
     Ok(())
-}
-
-fn tls() -> std::result::Result<rustls::ClientConfig, String> {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    Ok(rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|e| format!("TLS cannot be set up: {e}"))?
-        .with_root_certificates(roots)
-        .with_no_client_auth())
 }
 
 #[async_trait]

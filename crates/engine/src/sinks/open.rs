@@ -3,12 +3,15 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use changefeed_core::{Error, Kind, Result, Sink, SubscriptionDefinition};
+use changefeed_core::{Broker, Container, Error, Kind, Result, Sink, SubscriptionDefinition};
 
 use super::destination::Destination;
 use super::file::Files;
 #[cfg(feature = "nats")]
 use super::nats::Nats;
+#[cfg(feature = "s3")]
+use super::objects::S3;
+use super::objects::{Directory, Objects};
 use super::pushed::{PushBatches, PushCommand, Stdout};
 #[cfg(feature = "redis")]
 use super::redis::Redis;
@@ -47,14 +50,37 @@ pub async fn destination(
         Sink::Exec(command) => Arc::new(PushCommand::new(command, timeout)),
         Sink::File(path) => Arc::new(Files::new(path, timeout, &options.allow_files)?),
         Sink::Stdout => Arc::new(Stdout),
+        Sink::Directory(address) => {
+            let path = address
+                .split_once('?')
+                .map_or(&address[..], |(path, _)| path);
+            let store = Directory::new(path, &options.allow_files)?;
+            Arc::new(Objects::new(Arc::new(store), Container::of(address)?)?)
+        }
         #[cfg(feature = "nats")]
-        Sink::Nats(url) => Arc::new(Nats::connect(url, definition.subject.as_deref())?),
+        Sink::Broker(Broker::Nats, url) => {
+            Arc::new(Nats::connect(url, definition.subject.as_deref())?)
+        }
         #[cfg(feature = "redis")]
-        Sink::Redis(url) => Arc::new(Redis::connect(url)?),
+        Sink::Broker(Broker::Redis, url) => Arc::new(Redis::connect(url)?),
+        #[cfg(feature = "s3")]
+        Sink::Broker(Broker::S3, url) => {
+            let store = S3::new(url, timeout)?;
+            Arc::new(Objects::new(Arc::new(store), Container::of(url)?)?)
+        }
         #[allow(unreachable_patterns, reason = "brokers are chosen by features")]
-        Sink::Nats(_) | Sink::Redis(_) | Sink::InProcess => {
-            let message = format!("this program cannot push to {sink}: it is not built in");
-            return Err(Error::new(Kind::Unsupported, message));
+        Sink::Broker(broker, _) => {
+            let feature = broker.feature();
+            let message = format!(
+                "this program cannot push to {sink}: it was built without the feature '{feature}'"
+            );
+            return Err(Error::new(Kind::Unsupported, message)
+                .advise(format!("build it with --features {feature}")));
+        }
+        Sink::InProcess => {
+            return Err(Error::invalid(
+                "a subscription of a program is run by that program",
+            ));
         }
     })
 }

@@ -50,6 +50,8 @@ pub use variables::Variables;
 
 use connector::Connector;
 pub use connector::Reach;
+#[cfg(any(feature = "nats", feature = "s3"))]
+pub(super) use connector::tls;
 use log::Beginning;
 pub(crate) use trace::Trace;
 use wire::Ended;

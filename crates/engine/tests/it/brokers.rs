@@ -6,19 +6,35 @@
 
 mod chaos;
 mod nats;
+mod objects;
 mod rates;
 mod redis;
 mod servers;
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use changefeed_core::{Cursor, ShardId};
+use changefeed_core::{Cursor, ShardId, Sink, SubscriptionDefinition};
 use changefeed_engine::sinks::destination::{Appended, Destination, Held, Lane, Mark, Message};
+use changefeed_engine::sinks::{PushOptions, destination};
 
 /// How long a state may take to come true on a loaded machine.
 const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A sink by its address, as a subscription opens it.
+async fn open(address: &str) -> Arc<dyn Destination> {
+    let sink: Sink = address.parse().unwrap();
+    let (name, feed) = ("to-broker".parse().unwrap(), "orders".parse().unwrap());
+    let definition = SubscriptionDefinition::new(name, feed, sink.clone());
+    definition.validate().unwrap();
+    let options = PushOptions {
+        allow_files: vec![std::env::temp_dir()],
+        ..PushOptions::default()
+    };
+    destination(&sink, &definition, &options).await.unwrap()
+}
 
 /// Asks until there is an answer.
 async fn until<T, F: Future<Output = Option<T>>>(what: &str, mut ask: impl FnMut() -> F) -> T {
@@ -43,7 +59,7 @@ fn lane(shard: i16, epoch: u32) -> Lane {
 
 fn body(number: i64) -> Bytes {
     Bytes::from(format!(
-        r#"{{"number":{number},"text":"{:0>160}"}}"#,
+        r#"{{"cursor":"{number}","number":{number},"text":"{:0>160}"}}"#,
         number * 7
     ))
 }

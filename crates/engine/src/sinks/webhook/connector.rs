@@ -76,7 +76,8 @@ impl Connector {
     }
 }
 
-fn tls(more: &[CertificateDer<'static>]) -> Result<ClientConfig> {
+/// TLS with the roots that the system trusts, and these.
+pub(in crate::sinks) fn tls(more: &[CertificateDer<'static>]) -> Result<ClientConfig> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     for root in more {

@@ -5,29 +5,20 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use changefeed_engine::sinks::destination::{Appended, Destination, Held};
-use changefeed_engine::sinks::nats::Nats;
-use changefeed_engine::sinks::redis::Redis;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::servers::{self, Server};
-use super::{DEADLINE, lane, messages, number, numbers, rename, stands_at};
+use super::{DEADLINE, lane, messages, number, numbers, open, rename, stands_at};
 
 const URL: &str = "CHANGEFEED_TEST_PUSH_URL";
 const DIRECTORY: &str = "CHANGEFEED_TEST_PUSH_DIRECTORY";
-
-fn open(url: &str) -> Box<dyn Destination> {
-    if url.starts_with("nats") {
-        Box::new(Nats::connect(url, None).unwrap())
-    } else {
-        Box::new(Redis::connect(url).unwrap())
-    }
-}
 
 /// One pusher, which runs until it is killed. It writes what it does to a file named by its process.
 #[tokio::test]
@@ -38,7 +29,7 @@ async fn pusher() {
     };
     let directory = PathBuf::from(directory);
     let mut log = fs::File::create(directory.join(format!("{}.log", std::process::id()))).unwrap();
-    let (sink, lane) = (open(&url), lane(0, 0));
+    let (sink, lane) = (open(&url).await, lane(0, 0));
     let mut believed = None;
     loop {
         let goal = goal(&directory);
@@ -157,11 +148,11 @@ impl Drop for Pusher {
 }
 
 /// The pushers, their list and their broker.
-struct Chaos<'a> {
+pub(super) struct Chaos<'a> {
     url: String,
     servers: &'a mut [Server],
     directory: tempfile::TempDir,
-    observer: Box<dyn Destination>,
+    observer: Arc<dyn Destination>,
     pushers: Vec<Pusher>,
     goal: i64,
     conflicts: usize,
@@ -169,11 +160,11 @@ struct Chaos<'a> {
 }
 
 impl<'a> Chaos<'a> {
-    fn new(url: String, servers: &'a mut [Server]) -> Self {
+    pub(super) async fn new(url: String, servers: &'a mut [Server]) -> Self {
         let seed = fastrand::u64(..);
         eprintln!("seed {seed}");
         let mut chaos = Chaos {
-            observer: open(&url),
+            observer: open(&url).await,
             url,
             servers,
             directory: tempfile::tempdir().unwrap(),
@@ -262,7 +253,7 @@ impl<'a> Chaos<'a> {
         self.pushers[which] = Pusher::start(&self.url, self.directory.path());
     }
 
-    async fn run(mut self, rounds: usize) -> i64 {
+    pub(super) async fn run(mut self, rounds: usize) -> i64 {
         self.raise(500);
         self.settle().await;
         for round in 0..rounds {
@@ -276,6 +267,7 @@ impl<'a> Chaos<'a> {
                     let other = (stopped + 1) % self.pushers.len();
                     self.kill(other);
                 }
+                _ if self.servers.is_empty() => self.settle().await,
                 _ => {
                     let which = self.chance.usize(..self.servers.len());
                     tokio::time::sleep(Duration::from_millis(self.chance.u64(0..30))).await;
@@ -300,15 +292,16 @@ impl<'a> Chaos<'a> {
     }
 }
 
-fn rounds() -> usize {
+/// Fewer rounds, unless this is a soak.
+pub(super) fn rounds(few: usize) -> usize {
     if std::env::var_os("CHANGEFEED_SOAK").is_some_and(|v| !v.is_empty() && v != "0") {
         60
     } else {
-        6
+        few
     }
 }
 
-fn judge(read: &[(i64, Bytes)], goal: i64) {
+pub(super) fn judge(read: &[(i64, Bytes)], goal: i64) {
     let numbers = numbers(read);
     let wrong = numbers
         .iter()
@@ -330,7 +323,7 @@ async fn nothing_is_lost_or_repeated_in_redis() {
     let mut servers = [servers::redis(&[])];
     let port = servers[0].port;
     let url = format!("redis://127.0.0.1:{port}/orders");
-    let goal = Chaos::new(url, &mut servers).run(rounds()).await;
+    let goal = Chaos::new(url, &mut servers).await.run(rounds(6)).await;
     judge(&super::redis::read(port, "orders:0").await, goal);
 }
 
@@ -339,7 +332,7 @@ async fn nothing_is_lost_or_repeated_in_nats() {
     let mut servers = [servers::nats("")];
     let port = servers[0].port;
     let url = format!("nats://127.0.0.1:{port}/shop.orders");
-    let goal = Chaos::new(url, &mut servers).run(rounds()).await;
+    let goal = Chaos::new(url, &mut servers).await.run(rounds(6)).await;
     let context = super::nats::context(&[port]).await;
     judge(
         &super::nats::read(&context, "shop_orders", "shop.orders.0").await,
@@ -357,7 +350,7 @@ async fn nothing_is_lost_or_repeated_in_a_cluster_of_nats() {
         .map(|port| format!("127.0.0.1:{port}"))
         .collect();
     let url = format!("nats://{}/shop.orders?replicas=3", hosts.join(","));
-    let goal = Chaos::new(url, &mut servers).run(rounds()).await;
+    let goal = Chaos::new(url, &mut servers).await.run(rounds(6)).await;
     let context = super::nats::context(&ports).await;
     judge(
         &super::nats::read(&context, "shop_orders", "shop.orders.0").await,
@@ -391,7 +384,7 @@ async fn nats_is_reached_by_tls() {
         key.display()
     ));
     let url = format!("nats+tls://localhost:{}/shop.orders", server.port);
-    let said = open(&url).resume(&lane(0, 0)).await.unwrap_err();
+    let said = open(&url).await.resume(&lane(0, 0)).await.unwrap_err();
     assert!(said.contains("cannot be reached"), "{said}");
     fs::write(directory.path().join("goal"), "1000").unwrap();
     let pusher = Pusher::trusting(&url, directory.path(), Some(&certificate));

