@@ -385,6 +385,13 @@ async fn attach(
         )
         .await
         .map_err(db)?;
+    client
+        .execute(
+            "update changefeed.shard_definition set captured = true where feed_id = $1 and $2 = 'captured'",
+            &[&feed.0, &stored.kind],
+        )
+        .await
+        .map_err(db)?;
     refuse_unreadable(client, feed, stored.kind).await?;
     Ok(named)
 }

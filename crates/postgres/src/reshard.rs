@@ -2,7 +2,8 @@
 //!
 //! New shards are made beside the old ones, which are closed. Order per row is kept because readers begin with the new
 //! ones when they have read the old ones to their ends, and because no row is in both at the same time: while the
-//! trigger is changed nobody has written to the table in a transaction that is still open, or can write to it.
+//! trigger is changed nobody has written to the table in a transaction that is still open, or can write to it. The same
+//! goes for those who publish to the feed by hand.
 
 use changefeed_core::{Error, Feed, Kind, Result, ShardRange, Source, words};
 use tokio_postgres::GenericClient;
@@ -48,6 +49,14 @@ async fn reshard(client: &impl GenericClient, feed: &Feed, count: i16) -> Result
         return Err(feed.table_dropped());
     };
     source.keep_images(stored.images);
+    // Before the table: who has published to the feed by hand may still want to write to it. See change_insert().
+    client
+        .execute(
+            "select from changefeed.feed_source where feed_id = $1 for update",
+            &[&feed.id.0],
+        )
+        .await
+        .map_err(|error| in_use(db(error), &format_args!("feed '{}'", feed.name)))?;
     hold(client, &table).await?;
     let new = make(client, feed, stored.shards, count).await?;
     client

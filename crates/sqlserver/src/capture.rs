@@ -22,8 +22,22 @@ pub(crate) async fn install(
     shards: ShardRange,
     patience: Patience,
 ) -> Result<()> {
-    let sql = trigger(feed, table, source, shards)?;
-    table_trigger::put(connection, table, &trigger_name(feed), &sql, &[], patience).await
+    install_and(connection, feed, table, source, shards, patience, &[]).await
+}
+
+/// The same, and something else in the message that does it.
+pub(crate) async fn install_and(
+    connection: &mut Connection,
+    feed: FeedId,
+    table: &Table,
+    source: &Source,
+    shards: ShardRange,
+    patience: Patience,
+    then: &[String],
+) -> Result<()> {
+    let create = trigger(feed, table, source, shards)?;
+    let name = trigger_name(feed);
+    table_trigger::put(connection, table, &name, &create, then, patience).await
 }
 
 /// The trigger as SQL.

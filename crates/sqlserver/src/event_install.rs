@@ -64,16 +64,10 @@ pub(crate) async fn install(
     .into_iter()
     .filter_map(|(wanted, operation)| wanted.then_some(operation))
     .collect();
-    table_trigger::put(
-        connection,
-        plan.table,
-        &name,
-        &trigger,
-        &operations,
-        patience,
-    )
-    .await
-    .map_err(|error| explain(plan, error))
+    let first = table_trigger::first(connection.platform(), plan.table, &name, &operations);
+    table_trigger::put(connection, plan.table, &name, &trigger, &first, patience)
+        .await
+        .map_err(|error| explain(plan, error))
 }
 
 fn explain(plan: &Plan<'_>, error: Error) -> Error {

@@ -5,7 +5,7 @@
 //! trigger needs a lock on the table that no open transaction which has written to it gives away, and that nobody else
 //! gets before the commit.
 
-use changefeed_core::{Feed, Result, ShardRange, Source, words};
+use changefeed_core::{Feed, FeedId, Result, ShardRange, Source, fill, words};
 
 use crate::capture;
 use crate::connection::Connection;
@@ -76,13 +76,32 @@ async fn reshard(connection: &mut Connection, feed: &Feed, count: i16) -> Result
             )
             .await?;
     }
-    // Last, because nobody can use the table from here to the commit.
-    connection
-        .execute(
-            include_str!("sql/reshard_close.sql"),
-            &[&feed.id.0, &old.first, &old.last(), &new.first, &new.count],
-        )
-        .await?;
+    // Last, because nobody can use the table from here to the commit. The shards are closed when the trigger is made:
+    // a writer who waits for that must not be one whom the trigger waits for.
+    let close = close(feed.id, old, new)?;
     let patience = Patience::Person;
-    capture::install(connection, feed.id, &table, &source, new, patience).await
+    capture::install_and(
+        connection,
+        feed.id,
+        &table,
+        &source,
+        new,
+        patience,
+        &[close],
+    )
+    .await
+}
+
+/// Sends the rows of the table to other shards.
+pub(crate) fn close(feed: FeedId, old: ShardRange, new: ShardRange) -> Result<String> {
+    fill(
+        include_str!("sql/reshard_close.sql"),
+        &[
+            ("feed", &feed.to_string()),
+            ("first", &old.first.to_string()),
+            ("last", &old.last().to_string()),
+            ("new_first", &new.first.to_string()),
+            ("new_count", &new.count.to_string()),
+        ],
+    )
 }

@@ -37,14 +37,14 @@ impl Patience {
     }
 }
 
-/// Creates a trigger, in place of the one of that name, wherever that is. `first_for` names the
-/// statements of the application for which it is to run before the application's own triggers.
+/// Creates a trigger, in place of the one of that name, wherever that is, and then does something else while
+/// nobody can use the table.
 pub(crate) async fn put(
     connection: &mut Connection,
     table: &Table,
     name: &str,
     create: &str,
-    first_for: &[&str],
+    then: &[String],
     patience: Patience,
 ) -> Result<()> {
     let there = There::look(connection, name, table.id)
@@ -55,13 +55,7 @@ pub(crate) async fn put(
         })?;
     let mut statements = there.removal;
     statements.push(format!("exec sys.sp_executesql {}", quote::literal(create)));
-    if connection.platform() == Platform::SqlServer {
-        statements.extend(
-            first_for
-                .iter()
-                .map(|operation| first(table, name, operation)),
-        );
-    }
+    statements.extend_from_slice(then);
     send(connection, &statements, patience)
         .await
         .map_err(|error| match error.kind() {
@@ -129,7 +123,20 @@ impl There {
 /// A trigger of the application's that changes the same row must come after ours, or the log
 /// would tell the second change before the first. A table can have one first trigger: if the
 /// application has chosen its own, ours comes later.
-fn first(table: &Table, name: &str, operation: &str) -> String {
+pub(crate) fn first(
+    platform: Platform,
+    table: &Table,
+    name: &str,
+    operations: &[&str],
+) -> Vec<String> {
+    // Babelfish has no order of triggers.
+    let operations = operations
+        .iter()
+        .filter(|_| platform == Platform::SqlServer);
+    operations.map(|o| first_for(table, name, o)).collect()
+}
+
+fn first_for(table: &Table, name: &str, operation: &str) -> String {
     let schema = table.name.schema.as_deref().unwrap_or("dbo");
     let name = format!("[{}].[{name}]", schema.replace(']', "]]"));
     format!(

@@ -182,15 +182,11 @@ impl Tracked {
     /// Puts the trigger on the table, in place of the one that is there. Its writers wait for that,
     /// so it does not take long.
     pub(crate) async fn put_trigger(&self, connection: &mut Connection) -> Result<()> {
-        table_trigger::put(
-            connection,
-            &self.table,
-            &trigger_name(self.table.id),
-            &self.trigger_sql()?,
-            &["INSERT", "UPDATE", "DELETE"],
-            Patience::Person,
-        )
-        .await
+        let (table, name) = (&self.table, trigger_name(self.table.id));
+        let writes = ["INSERT", "UPDATE", "DELETE"];
+        let first = table_trigger::first(connection.platform(), table, &name, &writes);
+        let create = self.trigger_sql()?;
+        table_trigger::put(connection, table, &name, &create, &first, Patience::Person).await
     }
 }
 

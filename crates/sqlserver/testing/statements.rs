@@ -4,7 +4,9 @@
 use changefeed_core::{Error, FeedId, Result, ShardRange, Source, TableName, fill};
 
 use crate::source::{Column, StoredSource, Table, captured, joined};
-use crate::{backfill, capture, event_statements, feeds, quote, ulid_feeds, watch_statements};
+use crate::{
+    backfill, capture, event_statements, feeds, quote, reshard, ulid_feeds, watch_statements,
+};
 
 /// Its result is statements, which only a server can make.
 const UNJUDGED: [&str; 1] = ["uninstall.sql"];
@@ -113,6 +115,14 @@ pub fn statements() -> Result<Vec<(String, String)>> {
     all.push((
         "feed_insert.sql".to_owned(),
         feeds::insert_sql(Some("it's"))?,
+    ));
+    let (old, new) = (
+        ShardRange { first: 0, count: 4 },
+        ShardRange { first: 4, count: 8 },
+    );
+    all.push((
+        "reshard_close.sql".to_owned(),
+        reshard::close(FeedId(37), old, new)?,
     ));
     // Names and types are those of the tables above; two of them show what is generated.
     let two = nasty_tables().into_iter().skip(3).collect();

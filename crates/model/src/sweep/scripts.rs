@@ -212,7 +212,7 @@ pub fn page() -> Script {
                 "select @upto = isnull(s.start, s.last_change_sequence_number) from shard where s.feed_id = @feed_id and s.shard = @shard and @after < isnull(s.start, s.last_change_sequence_number) and exists(select 1 from backfill b where b.feed_id = @feed_id and b.finished_at is null)",
             ),
             beside(
-                "select @closed = s.closed from shard where s.feed_id = @feed_id and s.shard = @shard and s.closed = 1 and not exists(select 1 from change c where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null)",
+                "select @closed = s.closed from shard where s.feed_id = @feed_id and s.shard = @shard and s.closed = 1 and not exists(select 1 from change c with(readuncommitted) where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null)",
                 "the model has no closed shard; what this reads stays as it is once it is true, and `ends` is read after it",
             ),
             step(
@@ -231,6 +231,7 @@ pub fn page() -> Script {
 pub fn index_lines() -> Vec<Line> {
     vec![
         with("index ix_sweep_group on shard"),
+        beside("index ix_closed on shard", "the model has no closed shard"),
         with("index ix_needs_seqnum on change allow_page_locks = off"),
         with("index ix_seqnum on change"),
     ]
@@ -284,6 +285,11 @@ fn refusal() -> Script {
     Script::new(
         "changefeed.change_insert",
         [
+            beside(
+                "if exists(select 1 from(select distinct n.feed_id, n.shard from inserted n where n.change_sequence_number is null) i join shard s with(readcommittedlock, forceseek(ix_closed(feed_id, shard))) on s.feed_id = i.feed_id and s.shard = i.shard where s.closed = 1)",
+                "the model has no closed shard",
+            ),
+            beside("  throw 55304", "the model has no closed shard"),
             with("if not exists(select 1 from inserted where change_sequence_number is not null)"),
             with("  return"),
             with(

@@ -114,6 +114,8 @@ create table changefeed.shard_definition (
     -- nothing is added to this one. What was added before may still wait for its number.
     generation    smallint not null default 0,
     closed        boolean not null default false,
+    -- Whether a table is captured into it, so that it may be closed one day: see change_insert().
+    captured      boolean not null default false,
     primary key (feed_id, shard)
 );
 create unique index ix_sweep_group on changefeed.shard_definition (sweep_group, feed_id, shard);
@@ -260,25 +262,42 @@ begin
             insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
+              and d.shard operator(pg_catalog.=) new.shard and not d.captured;
         elsif segment operator(pg_catalog.=) 1 then
             insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
+              and d.shard operator(pg_catalog.=) new.shard and not d.captured;
         elsif segment operator(pg_catalog.=) 2 then
             insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
+              and d.shard operator(pg_catalog.=) new.shard and not d.captured;
         else
             insert into changefeed.inbox_3 (feed_id, shard, change_id, xid)
             select d.feed_id, d.shard, new.change_id, writer from changefeed.shard_definition d
             where d.feed_id operator(pg_catalog.=) new.feed_id
-              and d.shard operator(pg_catalog.=) new.shard and not d.closed;
+              and d.shard operator(pg_catalog.=) new.shard and not d.captured;
         end if;
         if found then
             return new;
+        end if;
+        -- Whoever publishes by hand into a shard that may be closed keeps it from being closed until the end of its
+        -- transaction. Without waiting: whoever changes the number of shards may be waiting for us. Under REPEATABLE
+        -- READ the lock fails if that was done after our snapshot was taken; otherwise the next statement sees it.
+        perform from changefeed.feed_source f
+        where f.feed_id operator(pg_catalog.=) new.feed_id for share skip locked;
+        if found then
+            if exists (select from changefeed.shard_definition d
+                       where d.feed_id operator(pg_catalog.=) new.feed_id
+                         and d.shard operator(pg_catalog.=) new.shard and d.captured and not d.closed) then
+                perform changefeed.enter_change(new.feed_id, new.shard, new.change_id);
+                return new;
+            end if;
+        elsif exists (select from changefeed.feed_source f
+                      where f.feed_id operator(pg_catalog.=) new.feed_id) then
+            raise exception 'changefeed: the shards of feed % are being changed', new.feed_id
+                using errcode = 'serialization_failure', hint = 'Roll back and try again.';
         end if;
     else
         select d.start, d.trimmed_to into highest, lowest from changefeed.shard_definition d

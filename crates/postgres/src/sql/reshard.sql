@@ -6,8 +6,8 @@ with like_it as materialized (
     where d.feed_id = $1 and d.shard = $2
 ),
 made as (
-    insert into changefeed.shard_definition (feed_id, shard, sweep_group, longpoll, start, generation)
-    select l.feed_id, n.shard, l.sweep_group, l.longpoll, l.start, l.generation
+    insert into changefeed.shard_definition (feed_id, shard, sweep_group, longpoll, start, generation, captured)
+    select l.feed_id, n.shard, l.sweep_group, l.longpoll, l.start, l.generation, true
     from like_it l cross join generate_series($4::smallint::integer, $5::smallint::integer) n(shard)
     returning shard
 ),

@@ -74,6 +74,71 @@ fn a_transaction_writes_to_the_shards_of_one_generation() {
     });
 }
 
+/// What somebody reads whose statement is refused.
+async fn refused(session: &dyn Session, sql: &str) -> String {
+    session.execute(sql).await.unwrap_err().to_string()
+}
+
+/// Whoever has published to the feed by hand is waited for, and whoever comes later is refused, whatever its snapshot:
+/// readers of a closed shard have gone.
+#[test]
+fn nothing_is_published_by_hand_after_the_end_of_a_shard() {
+    run(async {
+        let backend: Arc<dyn Backend> = Arc::new(PostgresBackend::fresh().await);
+        let store = backend.installed().await;
+        let (open, old, late, both) = (
+            backend.session().await,
+            backend.session().await,
+            backend.session().await,
+            backend.session().await,
+        );
+        open.run("create table t (id int primary key)").await;
+        let feed = store.create_feed(&spread("t", 1)).await.unwrap();
+        let publish = |shard: i16, id: i64| backend.words().publish(feed.id.0, shard, id);
+        for session in [&old, &late] {
+            session.run(&publish(0, fastrand::i64(1000..1 << 40))).await;
+        }
+        old.run("begin isolation level repeatable read").await;
+        old.run("select count(*) from t").await;
+        late.run("begin").await;
+        late.run("select nextval('changefeed.change_id')").await;
+        open.run("begin isolation level repeatable read").await;
+        open.run(&publish(0, 1)).await;
+        // It ends, and not in a deadlock, although the open one also writes to the table.
+        let resharding = store.reshard(&feed, 2);
+        let writing = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            open.run("insert into t values (1)").await;
+            open.run(&publish(0, 3)).await;
+            open.run("commit").await;
+        };
+        let (resharded, ()) = tokio::join!(resharding, writing);
+        let feed = resharded.unwrap();
+        assert_eq!(count(&*store, &feed, 0).await, 5);
+        let said = refused(&*old, &publish(0, 4)).await;
+        assert!(said.contains("could not serialize"), "{said}");
+        old.run("rollback").await;
+        // Who has written to the table and then publishes is refused rather than waited for for ever.
+        both.run("begin").await;
+        both.run("insert into t values (2)").await;
+        let resharding = store.reshard(&feed, 3);
+        let writing = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            let said = refused(&*both, &publish(1, 5)).await;
+            assert!(said.contains("are being changed"), "{said}");
+            both.run("rollback").await;
+        };
+        let (resharded, ()) = tokio::join!(resharding, writing);
+        let feed = resharded.unwrap();
+        let said = refused(&*late, &publish(1, 6)).await;
+        assert!(said.contains("is closed"), "{said}");
+        late.run("rollback").await;
+        late.run(&publish(3, 7)).await;
+        assert_eq!(count(&*store, &feed, 1).await, 0);
+        assert_eq!(count(&*store, &feed, 3).await, 1);
+    });
+}
+
 /// Also of one that is written to directly; and somebody who does not end is told of, and nothing has changed.
 #[test]
 fn writers_of_a_partition_are_waited_for() {

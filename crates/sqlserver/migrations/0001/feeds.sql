@@ -111,6 +111,8 @@ create table changefeed.shard (
     constraint pk_shard primary key nonclustered (feed_id, shard)
 );
 create unique clustered index ix_sweep_group on changefeed.shard (sweep_group, feed_id, shard);
+-- For writers: see change_insert. Sweeps change nothing that is in it, so it is never they who lock it.
+create index ix_closed on changefeed.shard (feed_id, shard) include (closed) where closed = 1;
 GO
 
 -- When which numbers were given, about one row a second: the age of a number.
@@ -204,6 +206,14 @@ create trigger changefeed.change_insert on changefeed.change after insert as
 begin
     --@babelfish if exists (select 1 from inserted i where not exists (select 1 from changefeed.shard s where s.feed_id = i.feed_id and s.shard = i.shard))
     --@babelfish     throw 55303, 'changefeed: this feed has no such shard', 1;
+    -- What is committed now, whatever the snapshot of the writer's transaction: readers of a closed shard have gone.
+    -- FORCESEEK, because a scan would wait for another feed whose shards are being closed.
+    if exists (select 1 from (select distinct n.feed_id, n.shard from inserted n where n.change_sequence_number is null) i
+               join changefeed.shard s with (readcommittedlock, forceseek (ix_closed (feed_id, shard))) --@sqlserver
+               --@babelfish join changefeed.shard s
+               on s.feed_id = i.feed_id and s.shard = i.shard
+               where s.closed = 1)
+        throw 55304, 'changefeed: this shard is closed; the feed goes on in the shards of the next generation, see changefeed.shard', 1;
     if not exists (select 1 from inserted where change_sequence_number is not null) return;
     set nocount on;
     -- A backfill has marked out its numbers before it gives them.

@@ -14,13 +14,13 @@ where s.feed_id = @feed_id and s.shard = @shard
   and @after < isnull(s.start, s.last_change_sequence_number)
   and exists (select 1 from changefeed.backfill b
               where b.feed_id = @feed_id and b.finished_at is null);
--- Nothing comes any more if the shard is closed and everything has its number. In this order: once that is so it
--- stays so, and the end that is read after it is the last one.
+-- Nothing comes any more if the shard is closed and everything has its number, also what was put there by hand before and
+-- is not committed. In this order: once that is so it stays so, and the end that is read after it is the last one.
 declare @closed bit = 0;
 select @closed = s.closed
 from changefeed.shard s
 where s.feed_id = @feed_id and s.shard = @shard and s.closed = 1
-  and not exists (select 1 from changefeed.change c
+  and not exists (select 1 from changefeed.change c with (readuncommitted)
                   where c.feed_id = @feed_id and c.shard = @shard and c.change_sequence_number is null);
 select q.change_sequence_number, q.change_id, q.found{names}
 from (

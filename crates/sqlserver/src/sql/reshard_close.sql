@@ -1,3 +1,3 @@
--- The rows of the table go to the shards from @P4 on, and nothing is added to those before.
-update changefeed.shard set closed = 1 where feed_id = @P1 and shard between @P2 and @P3;
-update changefeed.feed_source set first_shard = @P4, shards = @P5 where feed_id = @P1;
+-- The rows of the table go to other shards from now on, and nothing is added to those before.
+update changefeed.shard set closed = 1 where feed_id = {feed} and shard between {first} and {last};
+update changefeed.feed_source set first_shard = {new_first}, shards = {new_count} where feed_id = {feed};
