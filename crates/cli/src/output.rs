@@ -227,7 +227,7 @@ pub(crate) fn confirm(question: &str, yes: bool) -> Result<()> {
     }
     if !io::stdin().is_terminal() {
         return Err(
-            crate::usage(format!("{question} Nobody is there to answer"))
+            crate::usage(format!("{question} There is no terminal to ask on"))
                 .advise("add --yes to go ahead without asking"),
         );
     }

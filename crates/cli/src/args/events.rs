@@ -26,7 +26,7 @@ pub(crate) enum Trigger {
     Pause {
         /// The trigger
         name: TriggerName,
-        /// Why, for whoever finds it paused
+        /// Reason, shown by `trigger list` and `trigger show`
         #[arg(long, default_value = "by hand")]
         reason: String,
     },

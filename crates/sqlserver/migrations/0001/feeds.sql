@@ -111,8 +111,8 @@ create table changefeed.shard (
     constraint pk_shard primary key nonclustered (feed_id, shard)
 );
 create unique clustered index ix_sweep_group on changefeed.shard (sweep_group, feed_id, shard);
--- For writers: see change_insert. Sweeps change nothing that is in it, so it is never they who lock it.
-create index ix_closed on changefeed.shard (feed_id, shard) include (closed) where closed = 1;
+-- For writers: see change_insert. Sweeps change nothing that is in it, so they never lock it.
+create index ix_closed on changefeed.shard (feed_id, shard) include (closed) where closed = 1; --@sqlserver
 GO
 
 -- When which numbers were given, about one row a second: the age of a number.

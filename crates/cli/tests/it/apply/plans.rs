@@ -131,7 +131,7 @@ fn what_is_not_in_the_file_is_dropped_only_when_asked_to() {
         assert_eq!(refused.code, 2);
         assert_eq!(
             refused.errors,
-            "error: This drops 5 of them, with what is in them. Nobody is there to answer\n  \
+            "error: This drops 5 of them, with what is in them. There is no terminal to ask on\n  \
              hint: add --yes to go ahead without asking\n"
         );
         assert_eq!(stage.defined(), all);

@@ -181,14 +181,14 @@ pub(super) const CASES: &[Case] = &[
     case(
         "feed drop orders",
         2,
-        "error: This removes feed 'orders' with all its changes and cursors. Nobody is there to \
-         answer\n  hint: add --yes to go ahead without asking",
+        "error: This removes feed 'orders' with all its changes and cursors. There is no terminal to \
+         ask on\n  hint: add --yes to go ahead without asking",
     ),
     case(
         "uninstall",
         2,
         "error: This removes every feed, number and cursor of changefeed from the database, and \
-         its triggers from your tables. Nobody is there to answer\n  \
+         its triggers from your tables. There is no terminal to ask on\n  \
          hint: add --yes to go ahead without asking",
     ),
     // Words that are no words of ours.

@@ -283,7 +283,11 @@ fn wrong_input_gets_one_clear_sentence() {
                 1,
                 "there is no watch 'nobody'",
             ),
-            (vec!["watch", "drop", "f"], 2, "Nobody is there to answer"),
+            (
+                vec!["watch", "drop", "f"],
+                2,
+                "There is no terminal to ask on",
+            ),
         ] {
             let (got, said, errors) = out(&url, &args);
             assert_eq!(got, code, "{args:?}: {errors}");
