@@ -19,6 +19,7 @@ impl Bounds {
             After::First => return Ok(self.trimmed_to),
             After::Last => return Ok(self.last),
             After::Cursor(cursor) => cursor.number().ok_or_else(|| foreign(feed, after))?,
+            // Stores look up which number it stands for.
             After::Time(_) => return Err(foreign(feed, after)),
         };
         if cursor < self.trimmed_to {
@@ -49,12 +50,23 @@ impl Bounds {
     }
 }
 
+impl After {
+    /// What a time in a feed of numbers stands for: the newest number that was given before it. Without one, the reader
+    /// begins with the oldest change that is kept.
+    pub fn at(number: Option<i64>, trimmed_to: i64) -> After {
+        match number {
+            Some(number) if number > trimmed_to => After::Cursor(Cursor::Number(number)),
+            _ => After::First,
+        }
+    }
+}
+
 fn foreign(feed: &Feed, after: After) -> Error {
     Error::invalid(format!(
         "cursor {after} does not belong to feed '{}'",
         feed.name
     ))
-    .advise("this feed is ordered by numbers, not by ULIDs or time")
+    .advise("this feed is ordered by numbers, not by ULIDs")
 }
 
 /// The ULID that a row of a feed holds.

@@ -73,7 +73,8 @@ pub enum After {
     Last,
     /// What comes after this cursor.
     Cursor(Cursor),
-    /// What was written at or after this time, in milliseconds since 1970. Only ULIDs carry it.
+    /// What was written, or in a feed of numbers got its number, at or after this time, in milliseconds since 1970. A
+    /// reader may begin up to a second earlier, never later.
     Time(u64),
 }
 

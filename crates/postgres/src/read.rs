@@ -27,6 +27,10 @@ impl Session {
         limit: usize,
     ) -> Result<Page> {
         let limit = Page::check_limit(limit)?;
+        let after = match after {
+            After::Time(ms) => self.place_at(feed, shard, ms).await?,
+            known => known,
+        };
         let from = match after {
             After::First => None,
             After::Cursor(Cursor::Number(number)) => Some(number),
@@ -104,6 +108,17 @@ impl Session {
     async fn incarnation_by(&self, sql: &str) -> Result<Incarnation> {
         let row = self.query_one(sql, &[]).await.map_err(db)?;
         row.take::<&str>(0)?.parse()
+    }
+
+    /// Where a reader of a time begins.
+    async fn place_at(&self, feed: &Feed, shard: ShardId, ms: u64) -> Result<After> {
+        let sql = include_str!("sql/place_at.sql");
+        let found = self
+            .query_opt(sql, &[&feed.id.0, &shard.0, &(ms as f64)])
+            .await
+            .map_err(db)?
+            .ok_or_else(|| feed.unknown_shard(shard))?;
+        Ok(After::at(found.take(0)?, found.take(1)?))
     }
 
     async fn bounds(&self, feed: &Feed, shard: ShardId) -> Result<(Bounds, Incarnation, bool)> {

@@ -57,6 +57,22 @@ impl Bounds {
         ends.begin(feed, shard, after)
     }
 
+    /// Where a reader of a time begins.
+    fn at(&self, tx: &Connection, feed: &Feed, shard: ShardId, ms: u64) -> Result<After> {
+        let ms = i64::try_from(ms).unwrap_or(i64::MAX);
+        let found: Option<i64> = tx
+            .prepare_cached(include_str!("sql/place_at.sql"))
+            .and_then(|mut s| {
+                s.query_row(params![feed.id.0, shard.0, ms], |row| row.get(0))
+                    .optional()
+            })
+            .explained()?;
+        // Without a mark that is not older, all that there is was before. The mark of the start is older than all of it.
+        let number = found.unwrap_or(self.last);
+        let number = (number >= self.start).then_some(number);
+        Ok(After::at(number, self.trimmed))
+    }
+
     /// The number up to which a reader may go. While a backfill is at work, a reader of
     /// backfilled numbers stops at its frontier; it would jump over what is still to come.
     fn end(&self, from: i64) -> i64 {
@@ -98,6 +114,10 @@ pub(crate) fn page(
     if let Some(columns) = ulid_feeds::Columns::of(tx, feed)? {
         return columns.page(tx, feed, shard, after, limit, incarnation);
     }
+    let after = match after {
+        After::Time(ms) => bounds.at(tx, feed, shard, ms)?,
+        known => known,
+    };
     let from = bounds.begin(feed, shard, after)?;
     if from >= bounds.last {
         let mut page = Page::empty(Cursor::Number(from), incarnation);

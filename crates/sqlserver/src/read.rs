@@ -35,6 +35,10 @@ impl Session {
         limit: usize,
     ) -> Result<Page> {
         let limit = Page::check_limit(limit)?;
+        let after = match after {
+            After::Time(ms) => self.place_at(feed, shard, ms).await?,
+            known => known,
+        };
         let from = match after {
             After::First => 0,
             // What is asked for lies in the future; only the end is needed.
@@ -83,6 +87,26 @@ impl Session {
     pub(crate) async fn recover(&mut self) -> Result<Incarnation> {
         let row = self.connection.one("exec changefeed.recover", &[]).await?;
         row.take::<&str>(0)?.parse()
+    }
+
+    /// Where a reader of a time begins.
+    async fn place_at(&mut self, feed: &Feed, shard: ShardId, ms: u64) -> Result<After> {
+        // Up to the year 9999, which is as far as the server's times go.
+        let ms = i64::try_from(ms)
+            .unwrap_or(i64::MAX)
+            .min(253_402_300_799_000);
+        let part = |value: i64| i32::try_from(value).unwrap_or(i32::MAX);
+        let (days, seconds) = (part(ms / 86_400_000), part(ms / 1000 % 86_400));
+        let rest = part(ms % 1000);
+        let rows = self
+            .connection
+            .query(
+                include_str!("sql/place_at.sql"),
+                &[&feed.id.0, &shard.0, &days, &seconds, &rest],
+            )
+            .await?;
+        let row = rows.first().ok_or_else(|| feed.unknown_shard(shard))?;
+        Ok(After::at(row.maybe(0)?, row.take(1)?))
     }
 
     /// Reads a page, how many changes it would have if it were not cut by its bytes, and then the ends

@@ -113,7 +113,7 @@ pub(crate) struct ReadFeed {
     /// The shard
     #[arg(long, default_value_t, allow_negative_numbers = true)]
     pub(crate) shard: ShardId,
-    /// Where to begin: 'first', 'last', a cursor or, in a feed of ULIDs, a time
+    /// Where to begin: 'first', 'last', a cursor, or a time like 2026-01-31T12:00:00Z
     #[arg(long, default_value = "first", allow_negative_numbers = true)]
     pub(crate) after: After,
     /// How many changes at most
@@ -134,7 +134,7 @@ pub(crate) struct TailFeed {
     /// The shard [default: all]
     #[arg(long, allow_negative_numbers = true)]
     pub(crate) shard: Option<ShardId>,
-    /// Where to begin: 'first', 'last', a cursor or, in a feed of ULIDs, a time
+    /// Where to begin: 'first', 'last', a cursor, or a time like 2026-01-31T12:00:00Z
     #[arg(long, default_value = "last", allow_negative_numbers = true)]
     pub(crate) after: After,
     /// Go on where this named consumer stopped, and keep its cursor

@@ -201,14 +201,16 @@ fn what_makes_no_sense_for_ulids_is_refused() {
             "{said}"
         );
         works(&url, "feed create plain --id 5");
-        for after in ["2026-01-31T12:00:00Z", "01ARZ3NDEKTSV4RRFFQ69G5FAV"] {
-            let said = fails(&url, &format!("feed read plain --after {after}"), 2);
-            assert!(
-                said.contains("does not belong to feed 'plain'")
-                    && said.contains("ordered by numbers"),
-                "{said}"
-            );
-        }
+        let ulid = "feed read plain --after 01ARZ3NDEKTSV4RRFFQ69G5FAV";
+        let said = fails(&url, ulid, 2);
+        assert!(
+            said.contains("does not belong to feed 'plain'") && said.contains("ordered by numbers"),
+            "{said}"
+        );
+        assert_eq!(
+            works(&url, "feed read plain --after 2026-01-31T12:00:00Z"),
+            ""
+        );
         // A consumer of numbers does not take a ULID, nor the other way round.
         for set in [
             "consumer set c --feed plain --cursor 01ARZ3NDEKTSV4RRFFQ69G5FAV",

@@ -1,7 +1,7 @@
 //! Pages, cursors, and the rows behind changes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use changefeed_core::{
     After, Change, Content, Cursor, DEFAULT_START, Feed, FeedBinding, FeedId, FeedName, Kind,
@@ -45,6 +45,36 @@ pub async fn first_last_and_numbers_are_places_to_begin(backend: Arc<dyn Backend
         .await
         .unwrap();
     assert_eq!(page.changes[0].content, Content::Unknown);
+}
+
+/// What got its number at a time or later, up to a second more; never less.
+pub async fn a_time_is_a_place_to_begin(backend: Arc<dyn Backend>) {
+    let (store, feed) = with_ten(&backend).await;
+    let now = || {
+        let since = SystemTime::UNIX_EPOCH.elapsed().unwrap();
+        After::Time(u64::try_from(since.as_millis()).unwrap())
+    };
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    let between = now();
+    let session = backend.session().await;
+    session
+        .run(&backend.words().publish_many(37, 0, 11..=12))
+        .await;
+    backend.settle(&*store).await;
+    tokio::time::sleep(Duration::from_millis(1200)).await;
+    for (after, expected) in [
+        (After::Time(0), (1..=12).collect::<Vec<i64>>()),
+        (between, vec![11, 12]),
+        (now(), vec![]),
+        (After::Time(u64::MAX), vec![]),
+    ] {
+        let page = store.read(&feed, ShardId(0), after, 100).await.unwrap();
+        let ids: Vec<i64> = page.changes.iter().map(|c| c.change_id.unwrap()).collect();
+        assert_eq!(ids, expected, "{after}");
+        // What follows is read from there, however the page was asked for.
+        let next = store.read(&feed, ShardId(0), page.next.into(), 100).await;
+        assert!(next.unwrap().changes.is_empty());
+    }
 }
 
 /// A reader may ask again and again with what it got.
