@@ -151,9 +151,9 @@ pub use changefeed_core::{
 };
 // Watches.
 pub use changefeed_core::{
-    Batch, BatchFormat, CHANGES_PER_WORKER, MAX_WATCH_BATCH, NewWatch, Parked, RowChange,
-    RowOperation, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings, WatchSpec,
-    WatchStatus, batch_json,
+    Batch, BatchFormat, CHANGES_PER_WORKER, MAX_WATCH_BATCH, NewWatch, Parked, ParkedRows,
+    RowChange, RowOperation, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings,
+    WatchSpec, WatchStatus, batch_json,
 };
 // Subscriptions.
 pub use changefeed_core::{

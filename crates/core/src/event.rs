@@ -246,6 +246,10 @@ pub struct LoggedEvent {
     pub locked_by: Option<String>,
     /// When it is due again, in RFC 3339; none if it is not delivered again.
     pub next_retry_at: Option<String>,
+    /// The HTTP status that answered the newest attempt.
+    pub last_status: Option<u16>,
+    /// Why the newest attempt failed.
+    pub last_error: Option<String>,
 }
 
 /// How an attempt ended, as the log of attempts says it.

@@ -328,6 +328,34 @@ impl Feed {
         .advise("create the feed with a larger --start")
     }
 
+    /// Has changes of its table keep the row before and after from now on, or not.
+    pub fn keep_images(&mut self, keep: bool) -> Result<()> {
+        if !keep && self.source.as_ref().is_some_and(Source::is_filtered) {
+            return Err(Error::invalid(format!(
+                "feed '{}' leaves out rows or columns, which it can only do with images",
+                self.name
+            )));
+        }
+        if !self.source.as_mut().is_some_and(|s| s.keep_images(keep)) {
+            return Err(
+                Error::invalid(format!("feed '{}' is not made from a table", self.name)).advise(
+                    "images are kept of tables that a feed captures: `feed create … --from TABLE`",
+                ),
+            );
+        }
+        Ok(())
+    }
+
+    /// Says how long its changes are kept; without a retention for ever.
+    pub fn keep_changes(&mut self, retention: Option<Retention>) -> Result<()> {
+        self.require_numbers("trimmed")?;
+        if let Some(retention) = &retention {
+            retention.validate()?;
+        }
+        self.retention = retention;
+        Ok(())
+    }
+
     /// Refuses what makes sense only where changes have numbers.
     pub fn require_numbers(&self, what: &str) -> Result<()> {
         match &self.source {

@@ -90,6 +90,6 @@ pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
 pub use uuid::Uuid;
 pub use wake::{Listener, ShardPlace, WakeHub, WatchPlace};
 pub use watch::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, Settled, Take, Watch,
-    WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, ParkedRows, Settled, Take,
+    Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
 };

@@ -13,10 +13,10 @@ use crate::{
     Connections, Consumer, ConsumerName, Cursor, Dialect, Erased, EventClaim, EventFilter, EventId,
     EventTrigger, Feed, FeedId, Finding, Finished, Incarnation, Incident, Instance, Lane,
     LaneState, Lease, LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration,
-    NewFeed, NewToken, Page, ParkedChange, Redelivery, Result, Retention, SchemaState, Settled,
-    ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SweepGroup, TableName, Take,
-    TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch, WatchFrom, WatchPlace,
-    WatchSettings, WatchSpec, WatchStatus,
+    NewFeed, NewToken, Page, ParkedChange, ParkedRows, Redelivery, Result, Retention, SchemaState,
+    Settled, ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SweepGroup,
+    TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch,
+    WatchFrom, WatchPlace, WatchSettings, WatchSpec, WatchStatus,
 };
 
 /// Installing and removing our tables.
@@ -348,8 +348,8 @@ pub trait WatchStore: Send + Sync {
         settings: &WatchSettings,
     ) -> Result<Settled>;
 
-    /// Gives all parked changes another round of attempts. Returns how many there were.
-    async fn retry_parked(&self, watch: &Watch) -> Result<u64>;
+    /// Gives parked changes another round of attempts. Returns how many there were.
+    async fn retry_parked(&self, watch: &Watch, which: ParkedRows) -> Result<u64>;
 
     /// Forgets what the function has been handed: it begins again.
     async fn reset_watch(&self, watch: &Watch, from: WatchFrom) -> Result<()>;

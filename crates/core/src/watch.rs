@@ -401,6 +401,25 @@ pub struct Parked {
     pub since_ms: i64,
 }
 
+/// Which parked changes of a watch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ParkedRows {
+    /// All of them.
+    All,
+    /// The one that shows this version; none once its row has changed again.
+    Version(i64),
+}
+
+impl ParkedRows {
+    /// The version, if one is meant.
+    pub fn version(self) -> Option<i64> {
+        match self {
+            ParkedRows::All => None,
+            ParkedRows::Version(version) => Some(version),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

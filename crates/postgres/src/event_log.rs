@@ -300,7 +300,13 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
         tries: row.count::<i32, _>("tries")?,
         locked_by: row.take("locked_by")?,
         next_retry_at: row.take("due_at")?,
+        last_status: http_status(row.take("last_status")?),
+        last_error: row.take("last_error")?,
     })
+}
+
+fn http_status(stored: Option<i16>) -> Option<u16> {
+    stored.and_then(|status| u16::try_from(status).ok())
 }
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
@@ -312,9 +318,7 @@ fn attempt(row: &Row) -> Result<LoggedAttempt> {
         attempt: Attempt {
             number: row.count::<i32, _>("attempt")?,
             outcome: Outcome::from_word(row.take("outcome")?),
-            status: row
-                .take::<Option<i16>>("status")?
-                .and_then(|s| u16::try_from(s).ok()),
+            status: http_status(row.take("status")?),
             request: json("request")?,
             response: json("response")?,
             error: row.take("error")?,

@@ -6,8 +6,8 @@ mod parked;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Finding, Kind, Result, Settled, TableName, Take, Watch, WatchFrom,
-    WatchName, WatchSettings, WatchSpec, WatchStatus, words,
+    Batch, BatchOutcome, Error, Finding, Kind, ParkedRows, Result, Settled, TableName, Take, Watch,
+    WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, words,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -133,7 +133,7 @@ impl Session {
         .await
     }
 
-    pub(crate) async fn retry_parked(&mut self, watch: &Watch) -> Result<u64> {
+    pub(crate) async fn retry_parked(&mut self, watch: &Watch, which: ParkedRows) -> Result<u64> {
         let client = &mut **self;
         let transaction = begin(client).await?;
         Patience::Person.set(&*transaction).await?;
@@ -141,11 +141,12 @@ impl Session {
         let sql = format!(
             "update {} set _changefeed_parked_time = null, _changefeed_attempt_count = 0, \
                _changefeed_change_version = nextval('changefeed.change_version') \
-             where _changefeed_parked_time is not null",
+             where _changefeed_parked_time is not null \
+               and ($1::pg_catalog.int8 is null or _changefeed_change_version = $1)",
             watch.leases_table
         );
         let count = transaction
-            .execute(&sql, &[])
+            .execute(&sql, &[&which.version()])
             .await
             .map_err(|e| missing_state(e, watch))?;
         transaction.commit().await.map_err(db)?;

@@ -130,6 +130,8 @@ fn logged(row: &Row<'_>) -> Result<LoggedEvent> {
         tries: row.get("tries").explained()?,
         locked_by: row.get("locked_by").explained()?,
         next_retry_at: row.get("due_at").explained()?,
+        last_status: row.get("last_status").explained()?,
+        last_error: row.get("last_error").explained()?,
     })
 }
 

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Finding, Kind, Parked, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
-    WatchStore, suggested_workers, words,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Finding, Kind, Parked, ParkedRows, Result,
+    RowOperation, Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec,
+    WatchStatus, WatchStore, fill, suggested_workers, words,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -134,26 +134,20 @@ impl WatchStore for SqliteStore {
         .await
     }
 
-    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
+    async fn retry_parked(&self, watch: &Watch, which: ParkedRows) -> Result<u64> {
         let watch = watch.clone();
         self.writing(move |tx| {
             require(tx, &watch)?;
             tracking::ensure_state(tx)?;
-            let count = tx
-                .execute(
-                    &format!(
-                        "update {} set _changefeed_parked_time = null, \
-                           _changefeed_attempt_count = 0, _changefeed_change_version = \
-                           (select version + 1 from changefeed_watch_counter) \
-                         where _changefeed_parked_time is not null",
-                        watch.leases_table
-                    ),
-                    [],
-                )
-                .explained()?;
+            // Each row gets a version of its own: it is by its version that one is named.
+            let sql = fill(
+                include_str!("sql/watch_retry.sql"),
+                &[("leases", &watch.leases_table)],
+            )?;
+            let count = tx.execute(&sql, [which.version()]).explained()?;
             tx.execute(
-                "update changefeed_watch_counter set version = version + 1",
-                [],
+                "update changefeed_watch_counter set version = version + ?1",
+                [count as i64],
             )
             .explained()?;
             Ok(count as u64)

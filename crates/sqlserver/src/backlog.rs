@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Kind, Result, Settled, Take, Watch, WatchSettings, crash_point,
-    words,
+    Batch, BatchOutcome, Error, Kind, ParkedRows, Result, Settled, Take, Watch, WatchSettings,
+    crash_point, words,
 };
 pub(crate) use moving::missed_sql;
 use tiberius::{Row, ToSql};
@@ -323,8 +323,12 @@ impl Backlog {
         })
     }
 
-    pub(crate) async fn retry_parked(&self, connection: &mut Connection) -> Result<u64> {
-        let rows = send(connection, &self.retry_sql()?).await?;
+    pub(crate) async fn retry_parked(
+        &self,
+        connection: &mut Connection,
+        which: ParkedRows,
+    ) -> Result<u64> {
+        let rows = send(connection, &self.retry_sql(which)?).await?;
         only(&rows)?.count::<i64, _>(0)
     }
 }

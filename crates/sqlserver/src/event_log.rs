@@ -279,7 +279,13 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
         tries: row.count::<i32, _>("tries")?,
         locked_by: row.maybe_text("locked_by")?,
         next_retry_at: row.maybe_text("due_at")?,
+        last_status: http_status(row.maybe("last_status")?),
+        last_error: row.maybe_text("last_error")?,
     })
+}
+
+fn http_status(stored: Option<i16>) -> Option<u16> {
+    stored.and_then(|status| u16::try_from(status).ok())
 }
 
 fn attempt(row: &Row) -> Result<LoggedAttempt> {
@@ -291,9 +297,7 @@ fn attempt(row: &Row) -> Result<LoggedAttempt> {
         attempt: Attempt {
             number: row.count::<i32, _>("attempt")?,
             outcome: Outcome::from_word(row.take::<&str>("outcome")?),
-            status: row
-                .maybe::<i16>("status")?
-                .and_then(|s| u16::try_from(s).ok()),
+            status: http_status(row.maybe("status")?),
             request: json("request")?,
             response: json("response")?,
             error: row.maybe_text("error")?,

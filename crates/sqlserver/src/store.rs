@@ -10,11 +10,11 @@ use changefeed_core::{
     Erased, EventClaim, EventFilter, EventId, EventStore, EventTrigger, Feed, FeedStore, Finding,
     Finished, Incarnation, Incident, Instance, InstanceStore, Lane, LaneState, Lease, LeaseHolder,
     LeaseStore, LeasedEvent, LoggedAttempt, LoggedEvent, Migration, MigrationStep, NewFeed,
-    NewToken, Page, ParkedChange, Redelivery, Result, Retention, SchemaState, SchemaStore, Settled,
-    ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SubscriptionStore, SweepGroup,
-    SweepReport, SweepStore, TableName, Take, TokenId, TriggerDefinition, TriggerState,
-    TriggerStore, Trimmed, UlidStore, Uuid, Wanted, Watch, WatchFrom, WatchSettings, WatchSpec,
-    WatchStatus, WatchStore,
+    NewToken, Page, ParkedChange, ParkedRows, Redelivery, Result, Retention, SchemaState,
+    SchemaStore, Settled, ShardId, ShardState, Step, Subscription, SubscriptionDefinition,
+    SubscriptionStore, SweepGroup, SweepReport, SweepStore, TableName, Take, TokenId,
+    TriggerDefinition, TriggerState, TriggerStore, Trimmed, UlidStore, Uuid, Wanted, Watch,
+    WatchFrom, WatchSettings, WatchSpec, WatchStatus, WatchStore,
 };
 use serde_json::value::RawValue;
 
@@ -387,8 +387,8 @@ impl WatchStore for SqlServerStore {
         .await
     }
 
-    async fn retry_parked(&self, watch: &Watch) -> Result<u64> {
-        self.call(Limit::LONG, async |s| s.retry_parked(watch).await)
+    async fn retry_parked(&self, watch: &Watch, which: ParkedRows) -> Result<u64> {
+        self.call(Limit::LONG, async |s| s.retry_parked(watch, which).await)
             .await
     }
 

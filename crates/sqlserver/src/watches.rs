@@ -5,8 +5,8 @@ mod loading;
 use std::time::Duration;
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Finding, Kind, Parked, Result, RowOperation, Settled, TableName,
-    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, fill,
+    Batch, BatchOutcome, Error, Finding, Kind, Parked, ParkedRows, Result, RowOperation, Settled,
+    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, fill,
     suggested_workers,
 };
 #[cfg(any(test, feature = "testing"))]
@@ -144,9 +144,9 @@ impl Session {
         .await
     }
 
-    pub(crate) async fn retry_parked(&mut self, watch: &Watch) -> Result<u64> {
+    pub(crate) async fn retry_parked(&mut self, watch: &Watch, which: ParkedRows) -> Result<u64> {
         self.with_backlog(watch, async |connection, backlog| {
-            backlog.retry_parked(connection).await
+            backlog.retry_parked(connection, which).await
         })
         .await
     }

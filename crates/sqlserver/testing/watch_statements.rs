@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use changefeed_core::{BatchOutcome, Result, Take, Watch, WatchName, WatchSettings, WatchSpec};
+use changefeed_core::{
+    BatchOutcome, ParkedRows, Result, Take, Watch, WatchName, WatchSettings, WatchSpec,
+};
 
 use crate::backlog::Backlog;
 use crate::platform::Platform;
@@ -93,7 +95,8 @@ fn of_table(table: Table, way: Way) -> Result<Vec<(String, String)>> {
         ("done", settle(&BatchOutcome::Done)?),
         ("released", settle(&BatchOutcome::Released)?),
         ("failed", settle(&failed)?),
-        ("retry", backlog.retry_sql()?),
+        ("retry", backlog.retry_sql(ParkedRows::All)?),
+        ("retry one", backlog.retry_sql(ParkedRows::Version(7))?),
         ("rows", backlog.rows_sql(Platform::SqlServer)?),
         ("upkeep", backlog.upkeep_sql()?),
         ("signature", backlog.signature_sql()?),

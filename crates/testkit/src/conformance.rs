@@ -126,6 +126,7 @@ macro_rules! conformance {
             }
             reading {
                 first_last_and_numbers_are_places_to_begin
+                a_time_is_a_place_to_begin
                 an_empty_page_keeps_the_cursor
                 a_cursor_ahead_of_the_feed_is_refused
                 a_reader_of_before_a_recovery_is_told
@@ -412,6 +413,7 @@ macro_rules! conformance {
                 one_bad_row_is_parked_alone
                 an_attempt_that_was_cut_off_counts
                 parked_changes_come_back_by_retry_or_by_a_newer_change
+                one_parked_row_is_retried_by_its_version
                 a_newer_change_of_a_row_that_uses_up_its_attempts_is_not_parked
                 a_released_batch_is_as_if_it_had_not_been_taken
                 a_version_has_bits_by_chance_that_stay

@@ -107,6 +107,9 @@ pub(crate) enum Watch {
     Retry {
         /// The watch
         name: WatchName,
+        /// Only the one that `watch show` lists with this version
+        #[arg(long)]
+        version: Option<i64>,
     },
     /// Forget what a function was handed and start it over
     Reset {

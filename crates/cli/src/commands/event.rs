@@ -57,11 +57,14 @@ async fn list(db: &Changefeed, args: ListEvents, out: &mut Out) -> Result<()> {
                 format!("{} {}", e.event.op.as_str(), e.event.table),
                 state(e),
                 e.tries.to_string(),
+                answer(e),
             ]
         })
         .collect();
     out.table(
-        &["EVENT", "CAPTURED", "TRIGGER", "CHANGE", "STATE", "TRIES"],
+        &[
+            "EVENT", "CAPTURED", "TRIGGER", "CHANGE", "STATE", "TRIES", "ANSWER",
+        ],
         rows,
     )?;
     if events.len() == args.limit
@@ -73,6 +76,13 @@ async fn list(db: &Changefeed, args: ListEvents, out: &mut Out) -> Result<()> {
         ))?;
     }
     Ok(())
+}
+
+/// What the newest attempt was answered, or why it failed.
+fn answer(event: &LoggedEvent) -> String {
+    let status = event.last_status.map(|status| status.to_string());
+    let error = event.last_error.clone();
+    error.or(status).unwrap_or_default()
 }
 
 fn state(event: &LoggedEvent) -> String {

@@ -8,7 +8,7 @@ mod tail;
 
 pub(crate) use create::new_feed;
 
-use changefeed::{Changefeed, Error, FeedName, Result, Retention, Source, Step, format_span};
+use changefeed::{Changefeed, FeedName, Result, Retention, Source, Step, format_span};
 
 use crate::args::{DropFeed, Feed, FeedImages, FeedRetention, ReshardFeed, Switch, TrimFeed};
 use crate::connect;
@@ -74,20 +74,7 @@ async fn reshard(db: &Changefeed, args: ReshardFeed, out: &mut Out) -> Result<()
 async fn images(db: &Changefeed, args: FeedImages, out: &mut Out) -> Result<()> {
     let keep = args.keep == Switch::On;
     let mut feed = db.feed(args.name.as_str()).await?.definition().clone();
-    if !keep && feed.source.as_ref().is_some_and(Source::is_filtered) {
-        let name = feed.name;
-        return Err(Error::invalid(format!(
-            "feed '{name}' leaves out rows or columns, which it can only do with images"
-        )));
-    }
-    if !feed.source.as_mut().is_some_and(|s| s.keep_images(keep)) {
-        let name = feed.name;
-        return Err(
-            Error::invalid(format!("feed '{name}' is not made from a table")).advise(
-                "images are kept of tables that a feed captures: `feed create … --from TABLE`",
-            ),
-        );
-    }
+    feed.keep_images(keep)?;
     db.store().apply(&[Step::ChangeFeed(feed.clone())]).await?;
     if out.is_json() {
         return out.object(&feed);
@@ -102,11 +89,7 @@ async fn images(db: &Changefeed, args: FeedImages, out: &mut Out) -> Result<()> 
 
 async fn retention(db: &Changefeed, args: FeedRetention, out: &mut Out) -> Result<()> {
     let mut feed = db.feed(args.name.as_str()).await?.definition().clone();
-    feed.require_numbers("trimmed")?;
-    feed.retention = create::retention(args.trim_after, args.trim_unread_after);
-    if let Some(retention) = &feed.retention {
-        retention.validate()?;
-    }
+    feed.keep_changes(create::retention(args.trim_after, args.trim_unread_after))?;
     db.store().apply(&[Step::ChangeFeed(feed.clone())]).await?;
     if out.is_json() {
         return out.object(&feed);

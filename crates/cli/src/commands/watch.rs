@@ -6,7 +6,8 @@ mod run;
 pub(crate) use list::table;
 
 use changefeed::{
-    Changefeed, Result, Watch as Definition, WatchDefinition, WatchName, WatchSpec, WebhookTarget,
+    Changefeed, ParkedRows, Result, Watch as Definition, WatchDefinition, WatchName, WatchSpec,
+    WebhookTarget,
 };
 use serde::Serialize;
 
@@ -23,7 +24,10 @@ pub(crate) async fn run(database: &str, args: WatchArgs, out: &mut Out) -> Resul
         Watch::Create(args) => create(&db, *args, out).await,
         Watch::List => list::run(&db, out).await,
         Watch::Show { name, limit } => list::show(&db, &name, limit, out).await,
-        Watch::Retry { name } => retry(&db, &name, out).await,
+        Watch::Retry { name, version } => {
+            let which = version.map_or(ParkedRows::All, ParkedRows::Version);
+            retry(&db, &name, which, out).await
+        }
         Watch::Reset { name, from, yes } => {
             let watch = find(&db, &name).await?;
             let question =
@@ -87,14 +91,14 @@ fn definition(
     }))
 }
 
-async fn retry(db: &Changefeed, name: &WatchName, out: &mut Out) -> Result<()> {
+async fn retry(db: &Changefeed, name: &WatchName, which: ParkedRows, out: &mut Out) -> Result<()> {
     #[derive(Serialize)]
     struct Retried<'a> {
         watch: &'a WatchName,
         retried: u64,
     }
     let watch = find(db, name).await?;
-    let retried = db.store().retry_parked(&watch).await?;
+    let retried = db.store().retry_parked(&watch, which).await?;
     if out.is_json() {
         return out.object(&Retried {
             watch: name,
@@ -102,7 +106,12 @@ async fn retry(db: &Changefeed, name: &WatchName, out: &mut Out) -> Result<()> {
         });
     }
     match retried {
-        0 => out.line(format!("nothing is parked in watch {name}")),
+        0 => out.line(match which {
+            ParkedRows::All => format!("nothing is parked in watch {name}"),
+            ParkedRows::Version(version) => {
+                format!("nothing is parked in watch {name} with version {version}")
+            }
+        }),
         1 => out.line(format!("1 change of watch {name} is tried again")),
         n => out.line(format!("{n} changes of watch {name} are tried again")),
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use changefeed::{Store, Watch};
+use changefeed::{ParkedRows, Store, Watch};
 use changefeed_testkit::backend::{Backend, Session};
 use changefeed_testkit::receiver::Reply;
 use fastrand::Rng;
@@ -134,7 +134,10 @@ impl Written {
                 return false;
             };
             if status.unprocessed == 0 && status.parked > 0 {
-                store.retry_parked(&self.watch).await.unwrap();
+                store
+                    .retry_parked(&self.watch, ParkedRows::All)
+                    .await
+                    .unwrap();
                 return false;
             }
             status.unprocessed == 0

@@ -290,7 +290,7 @@ passing! { WatchStore {
     watch_status(watch: &Watch, parked: usize) -> WatchStatus;
     held_batches(watch: &Watch, owner: &str) -> Vec<Batch>;
     renew(watch: &Watch, batch: &Batch, lease: Duration) -> u64;
-    retry_parked(watch: &Watch) -> u64;
+    retry_parked(watch: &Watch, which: ParkedRows) -> u64;
     reset_watch(watch: &Watch, from: WatchFrom) -> ();
     drop_watch(watch: &Watch) -> ();
     watch_findings() -> Vec<Finding>;

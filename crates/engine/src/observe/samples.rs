@@ -224,6 +224,8 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
         add("trigger_success_rate", name, trigger.success_rate);
         add("trigger_failure_rate", name, trigger.failure_rate);
         add("trigger_pending", name, Some(trigger.state.pending as f64));
+        let dead_letters = trigger.state.dead_letters as f64;
+        add("trigger_dead_letters", name, Some(dead_letters));
     }
     for watch in &status.watches {
         let name = watch.status.watch.name.as_str();

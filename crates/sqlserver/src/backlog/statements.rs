@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed_core::{BatchOutcome, Result, Take, WatchSettings, fill};
+use changefeed_core::{BatchOutcome, ParkedRows, Result, Take, WatchSettings, fill};
 
 use super::{Backlog, lock};
 use crate::events::Span;
@@ -178,10 +178,12 @@ impl Backlog {
         )
     }
 
-    pub(crate) fn retry_sql(&self) -> Result<String> {
+    pub(crate) fn retry_sql(&self, which: ParkedRows) -> Result<String> {
+        let only = which.version().map_or("null".to_owned(), |v| v.to_string());
         fill(
             include_str!("../sql/watch_retry.sql"),
             &[
+                ("only", &only),
                 ("lock", &self.lock_sql()),
                 ("leases", &self.leases),
                 ("draw", &self.draw_sql()?),

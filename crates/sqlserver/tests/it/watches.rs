@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
-use changefeed_core::{BatchOutcome, Kind, Step, WatchFrom, WatchSettings, WatchSpec};
+use changefeed_core::{BatchOutcome, Kind, ParkedRows, Step, WatchFrom, WatchSettings, WatchSpec};
 use changefeed_testkit::backend::{Session, SqlServerBackend, eventually_true};
 use changefeed_testkit::watching::{Scene, failed, ids, quick, seen, spec, take_all};
 use serde_json::json;
@@ -119,7 +119,11 @@ async fn a_change_is_newer_than_all_that_change_tracking_has_noted() {
         .settle(&scene.watch, &first, &failed("no"), &once)
         .await
         .unwrap();
-    scene.store.retry_parked(&scene.watch).await.unwrap();
+    scene
+        .store
+        .retry_parked(&scene.watch, ParkedRows::All)
+        .await
+        .unwrap();
     noted_by_change_tracking(&scene).await;
     scene.store.open_watch(&spec("f", "orders")).await.unwrap();
     let held = scene.take("me", &patient()).await.unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use changefeed_core::{Batch, BatchOutcome, RowOperation, WatchSettings};
+use changefeed_core::{Batch, BatchOutcome, ParkedRows, RowOperation, WatchSettings};
 use changefeed_engine::WatchFunction;
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -266,14 +266,67 @@ pub async fn parked_changes_come_back_by_retry_or_by_a_newer_change(backend: Arc
     );
     assert_eq!(newer.attempt, 1);
     scene.settle(&newer, BatchOutcome::Done).await;
-    assert_eq!(scene.store.retry_parked(&scene.watch).await.unwrap(), 1);
-    assert_eq!(scene.store.retry_parked(&scene.watch).await.unwrap(), 0);
+    assert_eq!(
+        scene
+            .store
+            .retry_parked(&scene.watch, ParkedRows::All)
+            .await
+            .unwrap(),
+        1
+    );
+    assert_eq!(
+        scene
+            .store
+            .retry_parked(&scene.watch, ParkedRows::All)
+            .await
+            .unwrap(),
+        0
+    );
     let again = scene.take("a", &long()).await.unwrap();
     assert_eq!((again.attempt, ids(&again)), (1, vec![1]));
     assert_eq!(scene.settle(&again, BatchOutcome::Done).await, 1);
     let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
     assert_eq!((status.unprocessed, status.parked), (0, 0));
     assert_eq!(status.last_error, None);
+}
+
+/// By its version, which no other parked row has, however often they were retried together.
+pub async fn one_parked_row_is_retried_by_its_version(backend: Arc<dyn Backend>) {
+    let scene = Scene::new(backend).await;
+    let once = WatchSettings {
+        attempts: 1,
+        ..long()
+    };
+    scene
+        .app
+        .run("insert into orders values (1, 'a'), (2, 'b'), (3, 'c')")
+        .await;
+    let park = async || {
+        while let Some(batch) = scene.take("a", &once).await {
+            let settled = scene
+                .store
+                .settle(&scene.watch, &batch, &failed("no"), &once)
+                .await;
+            settled.unwrap();
+        }
+        let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
+        status.parked_changes
+    };
+    park().await;
+    let all = scene.store.retry_parked(&scene.watch, ParkedRows::All);
+    assert_eq!(all.await.unwrap(), 3);
+    let parked = park().await;
+    assert_eq!(parked.len(), 3);
+    let second = parked.iter().find(|p| p.key.get().contains('2')).unwrap();
+    let version = ParkedRows::Version(second.version);
+    let retry = async || scene.store.retry_parked(&scene.watch, version).await;
+    assert_eq!(retry().await.unwrap(), 1);
+    assert_eq!(retry().await.unwrap(), 0, "it waits for its next attempt");
+    let again = scene.take("a", &long()).await.unwrap();
+    assert_eq!((again.attempt, ids(&again)), (1, vec![2]));
+    scene.settle(&again, BatchOutcome::Done).await;
+    let status = scene.store.watch_status(&scene.watch, 10).await.unwrap();
+    assert_eq!((status.unprocessed, status.parked), (0, 2));
 }
 
 /// The newer one gets its own attempts.

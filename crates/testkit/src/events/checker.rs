@@ -180,6 +180,8 @@ mod tests {
             tries,
             locked_by: None,
             next_retry_at: None,
+            last_status: None,
+            last_error: None,
         }
     }
 

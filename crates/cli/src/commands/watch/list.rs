@@ -124,10 +124,21 @@ pub(super) async fn show(
                 p.operation.to_string(),
                 p.attempts.to_string(),
                 format!("{} ago", human_ms(p.since_ms)),
+                p.version.to_string(),
                 p.error.clone().unwrap_or_default(),
             ]
         })
         .collect();
-    out.table(&["PARKED", "OPERATION", "ATTEMPTS", "SINCE", "ERROR"], rows)?;
-    out.line(format!("`changefeed watch retry {name}` tries them again"))
+    let columns = [
+        "PARKED",
+        "OPERATION",
+        "ATTEMPTS",
+        "SINCE",
+        "VERSION",
+        "ERROR",
+    ];
+    out.table(&columns, rows)?;
+    out.line(format!(
+        "`changefeed watch retry {name}` tries them again, `--version` one of them"
+    ))
 }

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use changefeed_core::{AccessStore, FeedStore, Kind, Severity, Store, TriggerStore, WatchStore};
+use changefeed_core::{
+    AccessStore, FeedStore, Kind, ParkedRows, Severity, Store, TriggerStore, WatchStore,
+};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend, PostgresSession, Session};
 use changefeed_testkit::run;
@@ -282,7 +284,7 @@ fn every_documented_role_can_do_its_work() {
             assert_eq!(take_all(&worker, &watch, &quick()).await.concat().len(), 1);
             let status = worker.watch_status(&watch, 1).await.unwrap();
             assert_eq!(status.unprocessed, 0);
-            worker.retry_parked(&watch).await.unwrap();
+            worker.retry_parked(&watch, ParkedRows::All).await.unwrap();
             let from = changefeed_core::WatchFrom::Beginning;
             worker.reset_watch(&watch, from).await.unwrap();
             assert_eq!(take_all(&worker, &watch, &quick()).await.concat().len(), 1);

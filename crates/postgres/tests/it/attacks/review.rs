@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use changefeed_core::{
-    After, Cursor, Finding, Kind, Severity, ShardId, Source, TableName, WatchFrom,
+    After, Cursor, Finding, Kind, ParkedRows, Severity, ShardId, Source, TableName, WatchFrom,
 };
 use changefeed_testkit::backend::{PostgresSession, Session, captured, on_every_backend, read_all};
 use changefeed_testkit::events::to_webhook;
@@ -103,7 +103,7 @@ fn a_watch_whose_lock_somebody_keeps_is_told_with_who_does() {
         let pid = other.value("select pg_backend_pid()").await;
         let (found, retried) = tokio::join!(
             findings(&scene, "watch w"),
-            scene.store.retry_parked(&watch)
+            scene.store.retry_parked(&watch, ParkedRows::All)
         );
         let error = retried.unwrap_err();
         assert_eq!(error.kind(), Kind::Busy, "{error:?}");

@@ -1,7 +1,7 @@
 //! Nobody gets rights by a watch, and what is missing is named.
 
 use changefeed_core::RowOperation::{Delete, Insert, Update};
-use changefeed_core::{Kind, TableName, WatchSpec};
+use changefeed_core::{Kind, ParkedRows, TableName, WatchSpec};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::Session;
 use changefeed_testkit::watching::{Scene, quick, spec, take_all};
@@ -310,7 +310,11 @@ fn functions_in_the_search_path_are_not_called() {
         let batch = take_all(&*scene.store, &watch, &quick()).await.concat();
         assert_eq!(batch.len(), 3, "{batch:?}");
         scene.store.watch_status(&watch, 1).await.unwrap();
-        scene.store.retry_parked(&watch).await.unwrap();
+        scene
+            .store
+            .retry_parked(&watch, ParkedRows::All)
+            .await
+            .unwrap();
         let beginning = changefeed_core::WatchFrom::Beginning;
         scene.store.reset_watch(&watch, beginning).await.unwrap();
         scene.store.drop_watch(&watch).await.unwrap();
@@ -402,7 +406,7 @@ fn the_grants_of_the_guide_are_enough() {
         .await;
         assert_eq!(take_all(worker, &watch, &quick()).await.concat().len(), 2);
         worker.watch_status(&watch, 1).await.unwrap();
-        worker.retry_parked(&watch).await.unwrap();
+        worker.retry_parked(&watch, ParkedRows::All).await.unwrap();
         // What only the owner of our tables can do.
         let columns = WatchSpec {
             columns: true,
