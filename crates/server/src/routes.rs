@@ -30,7 +30,7 @@ use crate::problem::Problem;
 pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
     let (router, mut description) = OpenApiRouter::with_openapi(description::head())
         .routes(routes!(feeds::list, feeds::create))
-        .routes(routes!(feeds::show, feeds::remove))
+        .routes(routes!(feeds::show, feeds::change, feeds::remove))
         .routes(routes!(feeds::reshard))
         .routes(routes!(feeds::backfill))
         .routes(routes!(feeds::trim))
@@ -51,7 +51,7 @@ pub(crate) fn api() -> (Router<Arc<App>>, utoipa::openapi::OpenApi) {
         .routes(routes!(events::show))
         .routes(routes!(events::redeliver))
         .routes(routes!(watches::list, watches::create))
-        .routes(routes!(watches::show, watches::remove))
+        .routes(routes!(watches::show, watches::put, watches::remove))
         .routes(routes!(watches::retry))
         .routes(routes!(watches::reset))
         .routes(routes!(subscriptions::list))

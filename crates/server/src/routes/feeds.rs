@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use changefeed_core::view::FeedDetail;
 use changefeed_core::{
-    Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Retention, Source, SweepGroup,
+    Backfill, DEFAULT_START, Feed, FeedId, FeedName, NewFeed, Retention, Source, Step, SweepGroup,
     Trimmed,
 };
 
@@ -18,7 +18,7 @@ use crate::access::{Administrator, Operator, Rights};
 use crate::app::App;
 use crate::extract::{Body, Segments};
 use crate::problem::{Answer, Problem, Problems};
-use crate::wire::feeds::{BatchIn, FeedList, NewFeedIn, ReshardIn, TrimIn};
+use crate::wire::feeds::{BatchIn, FeedChangeIn, FeedList, NewFeedIn, ReshardIn, TrimIn};
 
 /// All feeds that the caller may read.
 #[utoipa::path(get, path = "/api/feeds", operation_id = "list_feeds", tag = "feeds",
@@ -92,6 +92,37 @@ pub(crate) fn may_read(rights: &Rights, name: &str) -> Answer<()> {
         // No feed has such a name, which everybody may know.
         Err(_) => Ok(()),
     }
+}
+
+/// Change what can be changed of a feed: its comment, its sweep group, its images and how long it keeps changes.
+#[utoipa::path(patch, path = "/api/feeds/{feed}", operation_id = "change_feed", tag = "feeds",
+    params(("feed" = String, Path)), request_body = FeedChangeIn,
+    responses((status = 200, body = Feed), Problems))]
+pub(crate) async fn change(
+    State(app): State<Arc<App>>,
+    _: Administrator,
+    Segments(name): Segments<String>,
+    Body(change): Body<FeedChangeIn>,
+) -> Answer<Json<Feed>> {
+    let mut feed = app.db.feed(&name).await?.definition().clone();
+    if let Some(comment) = change.comment {
+        feed.comment = Some(comment).filter(|text| !text.is_empty());
+    }
+    if let Some(group) = change.sweep_group {
+        for shard in &mut feed.shards {
+            shard.sweep_group = SweepGroup(group);
+        }
+    }
+    if let Some(keep) = change.images {
+        feed.keep_images(keep)?;
+    }
+    if let Some(retention) = change.retention {
+        feed.keep_changes(retention)?;
+    }
+    app.db.store().apply(&[Step::ChangeFeed(feed)]).await?;
+    app.feeds.forget();
+    let feed = app.db.feed(&name).await?;
+    Ok(Json(feed.definition().clone()))
 }
 
 /// Remove a feed with everything in it.

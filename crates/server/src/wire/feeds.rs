@@ -41,6 +41,35 @@ pub(crate) struct NewFeedIn {
     pub(crate) retention: Option<Retention>,
 }
 
+/// What to change of a feed; what is not there stays.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FeedChangeIn {
+    /// Another comment; an empty one removes it.
+    #[serde(default)]
+    pub(crate) comment: Option<String>,
+    /// The group whose sweeper numbers its changes.
+    #[serde(default)]
+    #[schema(minimum = -32768, maximum = 32767)]
+    pub(crate) sweep_group: Option<i16>,
+    /// Whether the row before and after each change of its table is kept.
+    #[serde(default)]
+    pub(crate) images: Option<bool>,
+    /// How long its changes are kept; null for ever.
+    #[serde(default, deserialize_with = "given")]
+    #[schema(value_type = Option<Retention>)]
+    pub(crate) retention: Option<Option<Retention>>,
+}
+
+/// Tells null from what is not there.
+fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
+}
+
 fn one() -> i16 {
     1
 }
@@ -116,7 +145,7 @@ fn ten_thousand() -> usize {
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ChangesQuery {
-    /// `first`, `last`, a cursor, or in a feed of ULIDs a time.
+    /// `first`, `last`, a cursor, or a time: when a change got its number, or its ULID.
     pub(crate) after: Option<String>,
     /// Changes at most.
     #[param(minimum = 1, maximum = 10000)]

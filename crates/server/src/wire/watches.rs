@@ -28,6 +28,16 @@ pub(crate) struct ResetIn {
     pub(crate) from: WatchFrom,
 }
 
+/// Which parked changes to try again.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RetryIn {
+    /// Only the one that is shown with this version; all unless given.
+    #[serde(default)]
+    #[schema(pattern = "^[0-9]{1,19}$")]
+    pub(crate) version: Option<String>,
+}
+
 /// How many parked changes are tried again.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct RetriedOut {
