@@ -55,9 +55,11 @@ export async function getExact(path, signal) {
 }
 
 /** `body` is a value, or JSON that is sent as it is: parsed, its numbers would be rounded. */
-export async function post(path, body) {
+export const post = (path, body) => tell("POST", path, body);
+
+export async function tell(method, path, body) {
   const answer = await send(path, {
-    method: "POST",
+    method,
     headers: headers({ accept: "application/json", "content-type": "application/json" }),
     body: typeof body === "string" ? body : JSON.stringify(body ?? {}),
   });

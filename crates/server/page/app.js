@@ -14,16 +14,19 @@ import { watch, watches } from "./watches.js";
 import { subscription, subscriptions } from "./subscriptions.js";
 import { instances } from "./instances.js";
 import { api } from "./interface.js";
+import { history } from "./history.js";
+import { definition } from "./define.js";
+import { showShortcuts, shortcuts } from "./keys.js";
 
 /** As often as the server takes a sample: more would show nothing new. */
 const EVERY = 5000;
 
 const ROUTES = [
-  ["", overview], ["feeds", feeds], ["feeds/*", feed], ["triggers", triggers], ["triggers/*", trigger],
+  ["", overview], ["feeds", feeds], ["feeds/*", feed], ["feeds/*/history", history], ["triggers", triggers], ["triggers/*", trigger],
   ["events", events], ["events/*", event], ["watches", watches], ["watches/*", watch],
   ["subscriptions", subscriptions], ["subscriptions/*", subscription], ["instances", instances],
-  ["api", api],
-];
+  ["api", api], ["define/*", definition], ["define/*/*", definition],
+].map(([path, view]) => [path.split("/").filter(Boolean), view]);
 
 const main = document.getElementById("main");
 let shown = null;
@@ -41,8 +44,7 @@ function safely(text) {
 }
 
 function find({ parts }) {
-  const pattern = parts.length > 1 ? `${parts[0]}/*` : parts[0] ?? "";
-  return ROUTES.find(([path]) => path === pattern)?.[1];
+  return ROUTES.find(([path]) => path.length === parts.length && path.every((part, i) => part === "*" || part === parts[i]))?.[1];
 }
 
 /** Shows what the address says. */
@@ -64,8 +66,8 @@ async function go() {
 async function refresh(mine) {
   clearTimeout(mine.timer);
   const context = {
-    name: mine.here.parts[1], query: mine.here.query, state: mine.state, signal: mine.leave.signal,
-    again: () => refresh(mine), mayOperate,
+    name: mine.here.parts[1], parts: mine.here.parts, query: mine.here.query, state: mine.state, signal: mine.leave.signal,
+    again: () => refresh(mine), mayOperate, mayAdminister,
   };
   let fresh;
   try {
@@ -119,7 +121,8 @@ const SECTIONS = [
 
 function navigation({ parts, query } = place()) {
   const dead = parts[0] === "events" && !parts[1] && query.get("status") === "dead_letter";
-  const current = dead ? "#/events?status=dead_letter" : `#/${parts[0] ?? ""}`;
+  const section = parts[0] === "define" ? parts[1] : parts[0];
+  const current = dead ? "#/events?status=dead_letter" : `#/${section ?? ""}`;
   const sum = (list, what) => list?.reduce((all, one) => all + one[what], 0) ?? 0;
   const counts = {
     "Dead letters": sum(known.status?.triggers, "dead_letters"),
@@ -132,6 +135,12 @@ function navigation({ parts, query } = place()) {
   const nav = document.getElementById("nav");
   if (nav.firstElementChild) morph(nav.firstElementChild, fresh);
   else nav.append(fresh);
+  // On a telephone the sections are one line that is wider than the screen.
+  const here = nav.querySelector("[aria-current]");
+  if (here && here !== nav.shownFor) {
+    nav.shownFor = here;
+    nav.scrollLeft += here.getBoundingClientRect().left - nav.getBoundingClientRect().left - (nav.clientWidth - here.offsetWidth) / 2;
+  }
 }
 
 const known = { status: null, scopes: [] };
@@ -170,6 +179,10 @@ function mayOperate() {
   return known.scopes.some((scope) => scope === "operate" || scope === "administer");
 }
 
+function mayAdminister() {
+  return known.scopes.includes("administer");
+}
+
 async function session() {
   try {
     const { scopes, token_needed: needed } = await get("/api/session");
@@ -203,6 +216,7 @@ function theme(name) {
 
 const chosen = localStorage.getItem("changefeed.theme");
 theme(chosen in THEMES ? chosen : "auto");
+document.getElementById("help").onclick = () => showShortcuts(SECTIONS);
 document.getElementById("leave").onclick = () => {
   token.forget();
   location.reload();
@@ -215,6 +229,7 @@ addEventListener("hashchange", () => {
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden && shown && !shown.view?.still) refresh(shown);
 });
+shortcuts(SECTIONS);
 navigation();
 await session();
 await go();

@@ -15,7 +15,7 @@ export const event = {
   render({ e }, { again, mayOperate }) {
     return [
       heading([op(e.op), ` ${e.table}`], {
-        back: ["Events", "#/events"],
+        back: ["Events", "#/events"], note: "One captured change, and every attempt to deliver it.",
         aside: mayOperate() && action("Redeliver", {
           key: "redeliver", tone: "main",
           run: async () => {
@@ -27,7 +27,7 @@ export const event = {
       }),
       panel("Event", {}, facts([
         ["Status", status(e.status)], ["Trigger", link(`#/triggers/${encodeURIComponent(e.trigger)}`, e.trigger)],
-        ["Captured", h("time", { datetime: e.created_at }, time(e.created_at))], ["Attempts", count(e.tries)],
+        ["Captured", h("time", { datetime: e.created_at }, time(e.created_at))], ["Attempts", attemptsOf(e)],
         ["Next attempt", e.next_retry_at && time(e.next_retry_at)], ["With", e.locked_by],
         ["Event", h("code", {}, e.id)], ["Change", h("code", {}, e.change_id)],
         ["Writer", e.session_variables && h("code", {}, json(e.session_variables, 0))], ["Trace", e.trace_context && h("code", {}, json(e.trace_context, 0))],
@@ -38,6 +38,12 @@ export const event = {
     ];
   },
 };
+
+/** The log has every attempt; `tries` counts those since it was last delivered again. */
+function attemptsOf({ attempts, tries }) {
+  const all = attempts.filter((a) => !a.late).length;
+  return all > tries ? `${count(all)}, of which ${count(tries)} since it was delivered again` : count(tries);
+}
 
 /** All attempts, as long as they took. */
 function timeline(attempts) {

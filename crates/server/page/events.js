@@ -1,26 +1,65 @@
 // The log of events, with filters that are part of the address: a view can be sent to somebody.
 
 import { h, link } from "./dom.js";
-import { get, getExact, post } from "./api.js";
+import { Problem, get, getExact, post } from "./api.js";
 import { count, time } from "./format.js";
-import { action, empty, heading, op, panel, status, table } from "./parts.js";
+import { action, badge, empty, heading, op, panel, status, table } from "./parts.js";
 import { change, line } from "./rows.js";
 
 const PAGE = 50;
 
-export function eventTable(events, { hideTrigger } = {}) {
+/** `failed` shows why the newest attempt failed, and what it was answered. */
+export function eventTable(events, { hideTrigger, failed } = {}) {
   if (!events.length) return h("p", { class: "note padded" }, "There is no event.");
-  return table("Events", [{ name: "Captured" }, ...(hideTrigger ? [] : [{ name: "Trigger", hide: true }]), { name: "Change" }, { name: "Row", grow: true }, { name: "Status" }, { name: "Tries", end: true, hide: true }],
+  return table("Events", [
+    { name: "Captured" }, ...(hideTrigger ? [] : [{ name: "Trigger", hide: true }]), { name: "Change" }, { name: "Row", grow: true },
+    ...(failed ? [{ name: "Answered", end: true }, { name: "Error", hide: true }] : [{ name: "Status" }]), { name: "Tries", end: true, hide: true }],
     events.map((e) => ({
       key: e.id,
       cells: [
         h("a", { href: `#/events/${e.id}`, class: "when" }, time(e.created_at)),
         ...(hideTrigger ? [] : [link(`#/triggers/${encodeURIComponent(e.trigger)}`, e.trigger)]),
-        op(e.op), h("span", { class: "one-line" }, e.old !== null && e.new !== null ? change(e.old, e.new) : line(e.new ?? e.old)),
-        status(e.status), count(e.tries),
+        op(e.op), [h("span", { class: "one-line" }, e.old !== null && e.new !== null ? change(e.old, e.new) : line(e.new ?? e.old)), failed && h("span", { class: "under narrow" }, e.last_error)],
+        ...(failed ? [e.last_status ? badge(e.last_status, "bad") : "–", h("span", { class: "reason", title: e.last_error }, e.last_error ?? "–")] : [status(e.status)]), count(e.tries),
       ],
     })));
 }
+
+/** Delivers everything again that a filter names, after a person has seen how much that is. */
+export function redelivery(filter, again) {
+  const many = (n, more) => `${more ? "more than " : ""}${count(n)} ${n === 1 && !more ? "event" : "events"}`;
+  return {
+    confirm: async () => {
+      const { found, more } = await counted(filter);
+      if (found === 0) throw new Problem(409, "There is nothing to deliver again.");
+      return {
+        title: `Deliver ${many(found, more)} again?`,
+        text: "Each is sent from its first attempt on, with all of its retries. Receivers see the same event id as before.", yes: `Redeliver ${many(found, more)}`,
+      };
+    },
+    run: async () => {
+      const { events } = await post("/api/events/redeliver", filter);
+      await again();
+      return `${many(events)} ${events === 1 ? "is" : "are"} delivered again.`;
+    },
+  };
+}
+
+/** How many events a filter names; counting stops after a few pages. */
+async function counted(filter) {
+  let found = 0;
+  let before = null;
+  do {
+    const query = new URLSearchParams({ ...filter, limit: MOST, ...(before && { before }) });
+    const page = await get(`/api/events?${query}`);
+    found += page.events.length;
+    before = page.before;
+  } while (before && found < 5 * MOST);
+  return { found, more: before !== null };
+}
+
+/** As many as the server gives at a time. */
+const MOST = 1000;
 
 const FIELDS = ["trigger", "status", "http_status", "error", "since", "until"];
 
@@ -35,6 +74,13 @@ function asked(query) {
     wanted.set(field, local && !Number.isNaN(at.getTime()) ? at.toISOString() : text);
   }
   return wanted;
+}
+
+/** The same as the body of a request. */
+function body(query) {
+  const filter = Object.fromEntries(asked(query));
+  if (filter.http_status) filter.http_status = Number(filter.http_status);
+  return filter;
 }
 
 export const events = {
@@ -56,22 +102,15 @@ export const events = {
     const filtered = FIELDS.some((f) => query.get(f));
     return [
       heading(dead ? "Dead letters" : "Events", {
-        note: dead ? "Events whose last attempt failed and that are not retried automatically." : null,
+        note: dead ? "Events that were given up: their retries are used up, or an answer was final. They stay until they are delivered again or cleaned up."
+          : "Every captured change, and what became of it.",
         aside: mayOperate() && dead && all.length > 0 && action("Redeliver all of these", {
-          key: "redeliver-all", tone: "main",
-          run: async () => {
-            const filter = Object.fromEntries(asked(query));
-            if (filter.http_status) filter.http_status = Number(filter.http_status);
-            const done = await post("/api/events/redeliver", filter);
-            state.pages = [];
-            await again();
-            return `${count(done.events)} ${done.events === 1 ? "event is" : "events are"} delivered again.`;
-          },
+          key: "redeliver-all", tone: "main", ...redelivery(body(query), async () => { state.pages = []; await again(); }),
         }),
       }),
       filters(query, triggers),
       panel(dead ? "Dead letters" : "Log", { id: "log", note: `newest first${filtered ? ", filtered" : ""}` },
-        all.length ? eventTable(all) : filtered
+        all.length ? eventTable(all, { failed: dead }) : filtered
           ? h("div", { class: "empty" }, h("p", {}, dead ? "There is no dead letter." : "No event is like that."), h("p", {}, link("#/events", "Show all events")))
           : empty("There is no event yet. They come from changes of tables that an event trigger looks at:", "changefeed trigger create orders --table orders --webhook https://example.com/hooks/orders"),
         before && h("div", { class: "buttons padded" }, action("Older events", {

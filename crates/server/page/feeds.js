@@ -3,7 +3,7 @@
 import { h, link } from "./dom.js";
 import { get } from "./api.js";
 import { ago, count, duration, rate, upTo } from "./format.js";
-import { badge, empty, facts, findingList, heading, lag, panel, table } from "./parts.js";
+import { badge, define, empty, facts, findingsOf, heading, lag, panel, table } from "./parts.js";
 import { chart, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
 import { following } from "./tail.js";
@@ -53,10 +53,10 @@ export const feeds = {
     const [status, series] = await Promise.all([get("/api/status", signal), lines(signal)]);
     return { status, series };
   },
-  render({ status, series }, { again }) {
+  render({ status, series }, { again, mayAdminister }) {
     const all = series.all("feed_rate").slice(0, 6);
     return [
-      heading("Feeds", { aside: ranges(again) }),
+      heading("Feeds", { note: "A feed is a log of changes in a fixed order. Readers page through it by cursor and miss nothing, whatever committed in parallel.", aside: [ranges(again), mayAdminister() && define("feeds")] }),
       all.length > 0 && panel("Changes", {}, chart({ title: "Changes per second", length: length(), step: series.step, lines: all.map((l, i) => ({ name: l.name, values: l.values, tone: `tone-${i}` })) })),
       panel("All feeds", {}, feedTable(status, series)),
       consumers(status),
@@ -89,12 +89,11 @@ export const feed = {
     ]);
     return { detail, status, series };
   },
-  render({ detail, status, series }, { again, state, signal }) {
+  render({ detail, status, series }, { again, state, signal, mayAdminister }) {
     const sample = status.feeds.find((f) => f.name === detail.name);
-    const findings = (status.findings ?? []).filter((f) => f.subject === `feed ${detail.name}`);
     return [
-      heading(detail.name, { back: ["Feeds", "#/feeds"], note: detail.comment, aside: ranges(again) }),
-      findings.length > 0 && panel("Findings", { note: "what doctor has to say" }, findingList(findings)),
+      heading(detail.name, { back: ["Feeds", "#/feeds"], note: detail.comment ?? "A log of changes: each shard is in order and has no gaps.", aside: [ranges(again), h("a", { class: "button", href: `${at(detail.name)}/history` }, "History"), mayAdminister() && define("feeds", detail.name)] }),
+      findingsOf(`feed ${detail.name}`, status),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
           panel("Traffic", {},

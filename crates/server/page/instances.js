@@ -29,7 +29,7 @@ export const instances = {
   render({ status, findings }) {
     const db = status.database;
     return [
-      heading("Instances"),
+      heading("Instances", { note: "Processes that run changefeed on this database. They share the work through leases: any number does the work of one." }),
       !db.reachable && h("ul", { class: "attention" }, h("li", { class: "bad" }, db.error ?? "The database cannot be reached.")),
       panel("Who serves", {}, status.instances.length ? table("Who serves", [{ name: "Instance" }, { name: "Does", grow: true }, { name: "Holds" }, { name: "Address", hide: true }, { name: "Version", hide: true }, { name: "Up", end: true }, { name: "Seen", end: true }],
         status.instances.map((i) => ({
@@ -45,7 +45,7 @@ export const instances = {
       panel("Incidents", { note: "shards whose ULID writers had to go on without one of theirs" }, status.incidents.length ? table("Incidents", [{ name: "Feed", grow: true }, { name: "Shard", end: true }, { name: "Lost", end: true }, { name: "Last", end: true }],
         status.incidents.map((i) => ({ key: `${i.feed} ${i.shard}`, cells: [h("code", {}, i.feed), i.shard, badge(count(i.count), "bad"), ago(i.since_ms)] })))
         : h("p", { class: "note padded" }, badge("none", "good"), " No shard has lost a writer.")),
-      panel("Findings", { note: "what doctor has to say" }, findings.length ? findingList(findings)
+      panel("What doctor says", { id: "findings", note: "the same as changefeed doctor, at most ten seconds old" }, findings.length ? findingList(findings)
         : h("p", { class: "note padded" }, badge("ok", "good"), " Nothing keeps changes from being captured.")),
       panel("Connections", { note: "of the instance that answers" }, h("p", { class: "note padded" }, `${db.connections.open} of ${db.connections.most} open, ${db.connections.idle} idle, ${db.connections.waiting} waiting.`)),
     ];

@@ -17,7 +17,7 @@ export const api = {
     const operations = Object.entries(description.paths).flatMap(([path, methods]) =>
       Object.entries(methods).map(([method, operation]) => ({ path, method, ...operation })));
     return [
-      heading("API", { aside: link("/api/openapi.json", "openapi.json") }),
+      heading("API", { note: "What this server answers over HTTP, to programs in any language.", aside: link("/api/openapi.json", "openapi.json") }),
       h("p", { class: "note" }, `Version ${description.info.version}. Ids, cursors and versions are texts; counts are numbers. Errors are problem documents (RFC 9457).`),
       description.tags.map((tag) => panel(tag.description, { id: tag.name }, h("ul", { class: "plain-list" },
         operations.filter((o) => o.tags?.includes(tag.name)).map((o) => request(o, schemas))))),

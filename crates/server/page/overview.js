@@ -22,19 +22,20 @@ export const overview = {
     const rates = sum(series.all("feed_rate"));
     const good = sum(series.all("trigger_success_rate"));
     const bad = sum(series.all("trigger_failure_rate"));
+    const given = sum(series.all("trigger_dead_letters"));
     const total = (list, what) => list.reduce((all, one) => all + (one[what] ?? 0), 0);
     const lagging = worst(status);
     const pending = total(status.watches, "unprocessed");
     const dead = total(status.triggers, "dead_letters");
     const named = (state.feed && status.feeds.find((f) => f.name === state.feed)) || status.feeds[0];
     return [
-      heading("Overview", { aside: ranges(again) }),
+      heading("Overview", { note: "Feeds, deliveries and watches of this database, sampled every five seconds.", aside: ranges(again) }),
       attention(status),
       h("div", { class: "figures" },
         figure("Changes", rate(total(status.feeds, "rate")), { unit: "/s", href: "#/feeds", more: `${count(status.feeds.length)} ${status.feeds.length === 1 ? "feed" : "feeds"}`, drawing: spark(rates, { length: length(), label: "Changes per second" }) }),
         figure("Longest lag", lagging ? duration(lagging.ms) : "none", { href: "#/feeds", tone: lagging?.ms > 60000 ? "warn" : null, more: lagging ? lagging.who : "everybody has read everything", drawing: spark(sum(series.all("consumer_lag")), { length: length(), tone: "calm", label: "Changes not read yet" }) }),
         figure("Deliveries", rate(total(status.triggers, "success_rate")), { unit: "/s", href: "#/triggers", more: `${rate(total(status.triggers, "failure_rate"))}/s failed`, drawing: spark(good, { length: length(), tone: "good", label: "Successful attempts per second" }) }),
-        figure("Dead letters", upTo(dead), { href: "#/events?status=dead_letter", tone: dead ? "bad" : null, more: dead ? "retries used up" : "none", drawing: spark(bad, { length: length(), tone: "bad", label: "Failed attempts per second" }) }),
+        figure("Dead letters", upTo(dead), { href: "#/events?status=dead_letter", tone: dead ? "bad" : null, more: dead ? "retries used up" : "none", drawing: spark(given, { length: length(), tone: "bad", label: "Dead letters over time" }) }),
         figure("Watches behind", upTo(pending), { unit: " rows", href: "#/watches", more: `${upTo(total(status.watches, "parked"))} parked`, drawing: spark(sum(series.all("watch_unprocessed")), { length: length(), tone: "calm", label: "Rows not processed yet" }) })),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
@@ -68,10 +69,10 @@ function worst(status) {
 /** What needs a person, each with the way there: what doctor has found, and what only this page knows. */
 function attention(status) {
   const list = [];
-  const add = (tone, href, text) => list.push(h("li", { class: tone }, link(href, text)));
+  const add = (tone, href, text, advice) => list.push(h("li", { class: tone }, h("span", {}, link(href, text), advice && h("span", { class: "under" }, advice))));
   if (!status.database.reachable) add("bad", "#/instances", status.database.error ?? "The database cannot be reached.");
   if (status.sampled_at && status.age_ms > 20000) add("warn", "#/instances", `The numbers are old: they were sampled ${ago(status.age_ms)}.`);
-  for (const f of status.findings ?? []) add(f.severity === "problem" ? "bad" : "warn", about(f, status), `${f.subject}: ${f.message}`);
+  for (const f of status.findings ?? []) add(f.severity === "problem" ? "bad" : "warn", about(f, status), `${f.subject}: ${f.message}`, f.advice);
   if (status.incidents.length) add("bad", "#/instances", `${count(status.incidents.length)} ${status.incidents.length === 1 ? "shard has" : "shards have"} lost a writer.`);
   if (!list.length) return null;
   return h("ul", { class: "attention", "aria-label": "In need of a look", "data-key": "attention" }, list);

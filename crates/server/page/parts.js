@@ -18,7 +18,7 @@ export function panel(title, { id, aside, note } = {}, ...content) {
  */
 export function table(caption, columns, rows) {
   const shape = (column) => [column.end && "end", column.hide && "wide", column.grow && "grow", column.draw && "draw"].filter(Boolean).join(" ") || null;
-  return h("div", { class: "scroll", tabindex: rows.length > 12 ? "0" : null, role: "region", "aria-label": caption },
+  return h("div", { class: "scroll", tabindex: rows.length > 12 ? "0" : null, role: "group", "aria-label": caption },
     h("table", {},
       h("caption", { class: "unseen" }, caption),
       h("thead", {}, h("tr", {}, columns.map((c) => h("th", { scope: "col", class: shape(c) }, c.name)))),
@@ -60,22 +60,45 @@ export function facts(pairs) {
     .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
 }
 
-/** A button that does something on the server, and says what came of it. */
-export function action(text, { run, tone, label, key }) {
+/**
+ * A button that does something on the server, and says what came of it. `confirm` may ask before: it gives the question, or
+ * nothing if there is no need. A disabled button would lose the focus, so one at work is only marked.
+ */
+export function action(text, { run, tone, label, key, confirm }) {
   return h("button", {
     type: "button", class: tone ?? null, "aria-label": label, "data-key": key,
     onclick: async (event) => {
       const button = event.currentTarget;
-      button.disabled = true;
+      if (button.ariaBusy === "true") return;
+      button.ariaBusy = "true";
       try {
-        say(await run());
+        const question = confirm && await confirm();
+        if (!question || await asked(question)) say(await run());
       } catch (error) {
-        say(error instanceof Problem ? [error.message, error.advice && sentence(error.advice)].filter(Boolean).join(" ") : String(error), "bad");
+        say(explained(error), "bad");
       } finally {
-        button.disabled = false;
+        button.ariaBusy = null;
+        // What it did may have made it superfluous.
+        if (!button.isConnected) document.querySelector("main h1")?.focus({ preventScroll: true });
       }
     },
   }, text);
+}
+
+/** What went wrong and what to do next, in one line. */
+export const explained = (error) => (error instanceof Problem ? [error.message, error.advice && sentence(error.advice)].filter(Boolean).join(" ") : String(error));
+
+/** Asks a person; true if they agree. */
+function asked({ title, text, yes }) {
+  return new Promise((done) => {
+    const close = (answer) => { dialog.close(); dialog.remove(); done(answer); };
+    const dialog = h("dialog", { "aria-labelledby": "ask-title" }, h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); close(true); } },
+      h("h2", { id: "ask-title" }, title), h("p", {}, text),
+      h("div", { class: "buttons" }, h("button", { type: "submit", class: "main" }, yes), h("button", { type: "button", onclick: () => close(false) }, "Cancel"))));
+    dialog.addEventListener("cancel", () => close(false));
+    document.body.append(dialog);
+    dialog.showModal();
+  });
 }
 
 /** A sentence that goes away by itself; one that says what went wrong stays until it is closed. */
@@ -124,8 +147,20 @@ export function target({ webhook, exec }) {
   return exec ?? "a handler of the library";
 }
 
+/** What doctor has found about one thing, with what it means for it; nothing if all is well. */
+export function findingsOf(subject, status) {
+  const mine = (status?.findings ?? []).filter((f) => f.subject === subject);
+  return mine.length > 0 && panel("Findings", { note: "what doctor says about it" }, findingList(mine));
+}
+
 /** What doctor has found, each with what to do about it. */
 export function findingList(findings) {
   return h("ul", { class: "plain-list" }, findings.map((f) =>
     h("li", {}, badge(f.severity, { problem: "bad", warning: "warn", ok: "good" }[f.severity] ?? "calm"), " ", h("b", {}, f.subject), ` ${f.message}`, f.advice && h("span", { class: "under" }, f.advice))));
+}
+
+/** The way to the form that defines something of a kind, or changes the one of a name. */
+export function define(kind, name) {
+  const path = `#/define/${kind}${name ? `/${encodeURIComponent(name)}` : ""}`;
+  return h("a", { class: "button", href: path }, name ? "Edit" : "New");
 }

@@ -24,6 +24,13 @@ export function change(old, fresh) {
       h("del", {}, text(old, name)), h("span", { "aria-label": "became" }, " → "), h("ins", {}, text(fresh, name)))));
 }
 
+/** What is known of the row: its images, the row as it is now, or the key of one that is gone. */
+export function told({ op, key, row, old, new: fresh }) {
+  if (old !== undefined) return change(old, fresh);
+  if (row === null && key) return [line(key), op !== "delete" && h("span", { class: "gone" }, " (gone by now)")];
+  return op === "truncate" ? h("span", { class: "gone" }, "all rows of the shard") : line(row);
+}
+
 const columns = (old, fresh) => [...new Set([...Object.keys(old ?? {}), ...Object.keys(fresh ?? {})])];
 const has = (row, name) => isRow(row) && Object.hasOwn(row, name);
 const text = (row, name) => (has(row, name) ? value(row[name]) : "");

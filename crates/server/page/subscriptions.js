@@ -3,7 +3,7 @@
 import { h, link } from "./dom.js";
 import { get, post } from "./api.js";
 import { count } from "./format.js";
-import { action, badge, empty, facts, heading, lag, panel, table } from "./parts.js";
+import { action, badge, define, empty, facts, findingsOf, heading, lag, panel, table } from "./parts.js";
 
 const at = (name) => `#/subscriptions/${encodeURIComponent(name)}`;
 const path = (name) => `/api/subscriptions/${encodeURIComponent(name)}`;
@@ -31,8 +31,8 @@ export const subscriptions = {
   async load({ signal }) {
     return (await get("/api/subscriptions", signal)).subscriptions;
   },
-  render(list) {
-    return [heading("Subscriptions"), panel("All subscriptions", {}, subscriptionTable(list))];
+  render(list, { mayAdminister }) {
+    return [heading("Subscriptions", { note: "A subscription pushes a feed to another system, shard by shard and in order, and keeps its position here.", aside: mayAdminister() && define("subscriptions") }), panel("All subscriptions", {}, subscriptionTable(list))];
   },
 };
 
@@ -53,11 +53,13 @@ function buttons(s, again) {
 
 export const subscription = {
   async load({ name, signal }) {
-    return get(path(name), signal);
+    const [detail, status] = await Promise.all([get(path(name), signal), get("/api/status", signal)]);
+    return { detail, status };
   },
-  render(s, { again, mayOperate }) {
+  render({ detail: s, status }, { again, mayOperate, mayAdminister }) {
     return [
-      heading(s.name, { back: ["Subscriptions", "#/subscriptions"], note: `of ${s.feed}`, aside: mayOperate() && buttons(s, again) }),
+      heading(s.name, { back: ["Subscriptions", "#/subscriptions"], note: `Pushes the changes of feed ${s.feed}, in order.`, aside: [mayOperate() && buttons(s, again), mayAdminister() && define("subscriptions", s.name)] }),
+      findingsOf(`subscription ${s.name}`, status),
       s.paused !== null && h("p", { class: "note padded" }, `Paused: ${s.paused}`),
       panel("Shards", {}, table("Shards", [{ name: "Shard" }, { name: "State" }, { name: "Cursor" }, { name: "Behind", end: true }, { name: "Sent", end: true }, { name: "Epoch", end: true, hide: true }, { name: "Why", grow: true }],
         s.shards.map((shard) => ({

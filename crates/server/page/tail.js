@@ -1,18 +1,33 @@
 // A live tail: changes as they happen. It looks after itself, and rests while nobody can see it.
 
 import { h } from "./dom.js";
-import { follow } from "./api.js";
-import { change, line } from "./rows.js";
+import { follow, get } from "./api.js";
+import { told } from "./rows.js";
 import { op } from "./parts.js";
 
 const KEPT = 100;
 
-/** What is known of the row: its images, the row as it is now, or the key of one that is gone. */
-function told({ op, key, row, old, new: fresh }) {
-  if (old !== undefined) return change(old, fresh);
-  if (row === null && key) return [line(key), op !== "delete" && h("span", { class: "gone" }, " (gone by now)")];
-  return op === "truncate" ? h("span", { class: "gone" }, "all rows of the shard") : line(row);
+/** A place in each shard from which the last changes are told; none if there is no such place. */
+async function recent(feed, signal) {
+  try {
+    const { shards } = await get(`/api/feeds/${encodeURIComponent(feed)}`, signal);
+    const open = shards.filter((s) => !s.closed);
+    const each = BigInt(Math.max(1, Math.ceil(BEFORE / open.length)));
+    const ulids = new Date(Date.now() - 300000).toISOString();
+    const places = shards.map((s) => `${s.shard}=${s.closed ? "last" : /^[0-9]+$/.test(s.last) ? BigInt(s.last) - each : ulids}`).join(",");
+    // A place that was trimmed is refused.
+    const possible = await Promise.all(open.map((s) => {
+      const after = places.split(",").find((p) => p.startsWith(`${s.shard}=`)).split("=")[1];
+      return get(`/api/feeds/${encodeURIComponent(feed)}/shards/${s.shard}/changes?limit=1&after=${encodeURIComponent(after)}`, signal).then(() => true, () => false);
+    }));
+    return possible.every(Boolean) ? places : null;
+  } catch {
+    return null;
+  }
 }
+
+/** As many changes are shown at once. */
+const BEFORE = 20;
 
 /** The tail of a feed, until `signal` says stop. */
 function tail(feed, signal, { rows = KEPT } = {}) {
@@ -55,10 +70,16 @@ function tail(feed, signal, { rows = KEPT } = {}) {
   };
 
   let connection = null;
-  const connect = () => {
+  let begun = false;
+  const connect = async () => {
     if (document.hidden || connection || signal.aborted) return;
-    connection = new AbortController();
-    follow(`/api/feeds/${encodeURIComponent(feed)}/changes`, connection.signal, {
+    const mine = new AbortController();
+    connection = mine;
+    // What was seen before is there; only the first time begins a little earlier.
+    const after = begun ? null : await recent(feed, mine.signal);
+    if (mine.signal.aborted) return;
+    begun = true;
+    follow(`/api/feeds/${encodeURIComponent(feed)}/changes${after ? `?after=${encodeURIComponent(after)}` : ""}`, mine.signal, {
       onchange: (one) => {
         queue.push(one);
         if (queue.length > rows) queue = queue.slice(-rows);

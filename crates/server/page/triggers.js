@@ -3,10 +3,10 @@
 import { h, link } from "./dom.js";
 import { get, getExact, post } from "./api.js";
 import { count, duration, rate, upTo } from "./format.js";
-import { action, badge, empty, eventsOf, facts, heading, panel, say, table, target } from "./parts.js";
+import { action, badge, define, empty, eventsOf, explained, facts, findingsOf, heading, panel, say, table, target } from "./parts.js";
 import { chart, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
-import { eventTable } from "./events.js";
+import { eventTable, redelivery } from "./events.js";
 
 const at = (name) => `#/triggers/${encodeURIComponent(name)}`;
 
@@ -45,9 +45,9 @@ export const triggers = {
     const [status, series, list] = await Promise.all([get("/api/status", signal), lines(signal), get("/api/triggers", signal)]);
     return { status, series, list: list.triggers };
   },
-  render({ status, series, list }, { again }) {
+  render({ status, series, list }, { again, mayAdminister }) {
     return [
-      heading("Event triggers", { aside: ranges(again) }),
+      heading("Event triggers", { note: "An event trigger records every change of a table in the writer's transaction, and delivers it to a webhook with retries and a log of every attempt.", aside: [ranges(again), mayAdminister() && define("triggers")] }),
       list.length > 0 && h("div", { class: "grid-of-charts" }, list.slice(0, 12).map((t) => panel(t.name, { id: `chart-${t.name}` }, deliveries(t.name, series)))),
       panel("All triggers", {}, triggerTable(status, series)),
       list.length > 0 && panel("Where they go", {}, table("Where events go", [{ name: "Trigger" }, { name: "Table" }, { name: "On" }, { name: "To", grow: true }],
@@ -76,20 +76,22 @@ export const trigger = {
     ]);
     return { detail, status, series, recent: recent.events };
   },
-  render({ detail: t, status, series, recent }, { again, mayOperate }) {
+  render({ detail: t, status, series, recent }, { again, mayOperate, mayAdminister }) {
     const path = `/api/triggers/${encodeURIComponent(t.name)}`;
     const state = t.state;
     const sample = status.triggers.find((x) => x.name === t.name);
     const act = (text, verb, said, body) => action(text, { key: verb, run: async () => { await post(`${path}/${verb}`, body); await again(); return said; } });
     return [
       heading(t.name, {
-        back: ["Event triggers", "#/triggers"],
+        back: ["Event triggers", "#/triggers"], note: `Changes of ${t.table} become events, which are delivered until they succeed or are given up.`,
         aside: [
           ranges(again),
           mayOperate() && (t.paused === null ? act("Pause", "pause", `Trigger ${t.name} is paused.`, { reason: "paused on the dashboard" }) : act("Resume", "resume", `Trigger ${t.name} goes on.`)),
+          mayAdminister() && define("triggers", t.name),
         ],
       }),
       t.paused !== null && h("ul", { class: "attention" }, h("li", { class: "warn" }, `Nothing is delivered: ${t.paused}`)),
+      findingsOf(`trigger ${t.name}`, status),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
           panel("Deliveries", {}, deliveries(t.name, series),
@@ -100,14 +102,7 @@ export const trigger = {
             ["Pending", link(eventsOf(t.name, "pending"), upTo(state?.pending ?? 0))], ["In flight", count(state?.in_flight ?? 0)],
             ["Dead letters", link(eventsOf(t.name, "dead_letter"), upTo(state?.dead_letters ?? 0))], ["Overdue", state?.overdue_ms ? duration(state.overdue_ms) : "nothing"],
             ["Succeeded", `${count(sample?.success ?? 0)} attempts`], ["Failed", `${count(sample?.failure ?? 0)} attempts`], ["Now", `${rate(sample?.success_rate)}/s, ${rate(sample?.failure_rate)}/s failed`],
-          ]), mayOperate() && state?.dead_letters > 0 && h("div", { class: "buttons padded" }, action("Redeliver all dead letters", {
-            key: "redeliver-all",
-            run: async () => {
-              const { events } = await post("/api/events/redeliver", { trigger: t.name, status: "dead_letter" });
-              await again();
-              return `${count(events)} ${events === 1 ? "event is" : "events are"} delivered again.`;
-            },
-          }))),
+          ]), mayOperate() && state?.dead_letters > 0 && h("div", { class: "buttons padded" }, action("Redeliver all dead letters", { key: "redeliver-all", ...redelivery({ trigger: t.name, status: "dead_letter" }, again) }))),
           mayOperate() && t.manual && invoke(t, path, again),
           panel("Definition", {}, facts([
             ["Table", t.table], ["On", on(t)], ["When", t.when && h("code", {}, t.when)], ["To", h("code", {}, target(t))],
@@ -138,7 +133,7 @@ function invoke(t, path, again) {
         say(`Event ${made.event_id} will be delivered.`);
         location.hash = `#/events/${made.event_id}`;
       } catch (error) {
-        say(error.message, "bad");
+        say(explained(error), "bad");
       }
       await again();
     },

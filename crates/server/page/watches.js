@@ -3,7 +3,7 @@
 import { h, link } from "./dom.js";
 import { get, getExact, post } from "./api.js";
 import { ago, count, upTo } from "./format.js";
-import { action, badge, empty, facts, heading, panel, table, target } from "./parts.js";
+import { action, badge, define, empty, facts, findingsOf, heading, panel, table, target } from "./parts.js";
 import { chart, parts, spark } from "./chart.js";
 import { length, lines, ranges } from "./series.js";
 import { line } from "./rows.js";
@@ -42,9 +42,9 @@ export const watches = {
     const [status, series] = await Promise.all([get("/api/status", signal), lines(signal)]);
     return { status, series };
   },
-  render({ status, series }, { again }) {
+  render({ status, series }, { again, mayAdminister }) {
     return [
-      heading("Watches", { aside: ranges(again) }),
+      heading("Watches", { note: "A watch hands the changed rows of a table to a function, in leased batches and as they are now: several changes of a row arrive as one.", aside: [ranges(again), mayAdminister() && define("watches")] }),
       panel("All watches", {}, watchTable(status, series)),
       status.watches.length > 0 && panel("How they are doing", {}, table("How watches are doing",
         [{ name: "Watch" }, { name: "Table" }, { name: "Batches", end: true }, { name: "Failed", end: true }, { name: "Looked", end: true }, { name: "Good for", end: true }, { name: "Last error", grow: true, hide: true }],
@@ -53,24 +53,38 @@ export const watches = {
   },
 };
 
+/** A round of attempts for one row; a newer change of the row has already given it one. */
+function retryOne(w, { key, version }, again) {
+  return action("Retry", {
+    key: `retry-${version}`, label: `Retry row ${JSON.stringify(key)}`,
+    run: async () => {
+      const { retried } = await post(`/api/watches/${encodeURIComponent(w.name)}/retry`, { version: String(version) });
+      await again();
+      return retried ? "The row gets another round." : "The row is not parked any more.";
+    },
+  });
+}
+
 export const watch = {
   async load({ name, signal }) {
     const [detail, status, series] = await Promise.all([getExact(`/api/watches/${encodeURIComponent(name)}?parked=100`, signal), get("/api/status", signal), lines(signal)]);
     return { detail, status, series };
   },
-  render({ detail: w, series }, { again, mayOperate }) {
+  render({ detail: w, status, series }, { again, mayOperate, mayAdminister }) {
     return [
       heading(w.name, {
-        back: ["Watches", "#/watches"], note: `of ${w.table}`,
+        back: ["Watches", "#/watches"], note: `Hands changed rows of ${w.table} to ${served(w) ? target(w) : "a program that uses the library"}.`,
         aside: [ranges(again), mayOperate() && w.parked > 0 && action("Retry parked rows", {
           key: "retry", tone: "main",
+          confirm: () => w.parked > 1 && { title: `Retry ${upTo(w.parked)} parked rows?`, text: "Each gets another round of attempts.", yes: "Retry them" },
           run: async () => {
             const { retried } = await post(`/api/watches/${encodeURIComponent(w.name)}/retry`);
             await again();
             return `${count(retried)} ${retried === 1 ? "row gets" : "rows get"} another round.`;
           },
-        })],
+        }), served(w) && mayAdminister() && define("watches", w.name)],
       }),
+      findingsOf(`watch ${w.name}`, status),
       h("div", { class: "columns" },
         h("div", { class: "wide-column" },
           panel("Backlog", {},
@@ -80,8 +94,14 @@ export const watch = {
               h("li", { class: "bad" }, h("span", { class: "swatch" }), "parked ", h("b", {}, upTo(w.parked))))),
             chart({ title: "Not processed yet", unit: "", format: count, length: length(), step: series.step, lines: [{ name: "rows", values: series.of("watch_unprocessed", w.name), tone: "calm" }] })),
           panel("Parked rows", { note: w.parked > w.parked_changes.length ? `the oldest ${w.parked_changes.length} of ${upTo(w.parked)}` : null },
-            w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true, hide: true }, { name: "Parked", end: true }],
-              w.parked_changes.map((p) => ({ key: `${p.version}`, cells: [line(p.key), h("span", { class: `op ${p.operation}` }, p.operation.toUpperCase()), p.error ?? "", count(p.attempts), ago(p.since_ms)] })))
+            w.parked_changes.length ? table("Parked rows", [{ name: "Row" }, { name: "Change" }, { name: "Error", grow: true }, { name: "Attempts", end: true, hide: true }, { name: "Parked", end: true, hide: true }, ...(mayOperate() ? [{ name: "Again" }] : [])],
+              w.parked_changes.map((p) => ({
+                key: `${p.version}`,
+                cells: [
+                  line(p.key), h("span", { class: `op ${p.operation}` }, p.operation.toUpperCase()), h("span", { class: "reason", title: p.error }, p.error ?? ""), count(p.attempts), ago(p.since_ms),
+                  ...(mayOperate() ? [retryOne(w, p, again)] : []),
+                ],
+              })))
               : h("p", { class: "note padded" }, "No row is parked."))),
         h("div", { class: "narrow-column" },
           panel("State", {}, facts([["Last error", w.last_error ?? "none"], ["Last looked", ago(w.idle_ms)], ["Good for", `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`], ["Processed up to", h("code", {}, w.last_sync_version)]])),

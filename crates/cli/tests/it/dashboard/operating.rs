@@ -25,7 +25,8 @@ fn a_dead_letter_is_found_looked_at_and_delivered_again() {
     browser.click("//select[@name='status']/option[@value='dead_letter']");
     browser.until_text("h1", "Dead letters");
     browser.until_text("main table", "7001");
-    let others = "return [...document.querySelectorAll('main tbody tr')].filter(r => !r.textContent.includes('dead letter')).length;";
+    browser.until_text("main tbody", "answered with status 422");
+    let others = "return [...document.querySelectorAll('main tbody tr')].filter(r => r.querySelector('.badge')?.textContent !== '422').length;";
     assert_eq!(browser.eval(others), 0);
     browser.screenshot("dead-letters");
     let focus = browser.eval("return document.activeElement.name;");
@@ -50,6 +51,38 @@ fn a_dead_letter_is_found_looked_at_and_delivered_again() {
     browser.until_text("#notes", "The event is delivered again.");
     browser.until_text(".facts", "delivered");
     browser.until_text(".attempts .badge", "200");
+    browser.until_text(".facts", "of which 1 since it was delivered again");
+    let focus = browser.eval("return document.activeElement.textContent;");
+    assert_eq!(
+        focus, "Redeliver",
+        "whoever acts by keyboard goes on from there"
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn many_events_are_delivered_again_when_a_person_has_seen_how_many() {
+    let stage = Stage::demo();
+    let browser = Browser::start();
+    stage.order(7001, "placed", 19_999);
+    stage.order(7002, "placed", 19_998);
+    let dead = "#/events?trigger=shipping&status=dead_letter&error=422";
+    browser.open(&stage.at(dead));
+    browser.until_text("main tbody", "7001");
+    browser.until_text("main tbody", "7002");
+    browser.click("//button[text()='Redeliver all of these']");
+    browser.until_text("dialog h2", "events again?");
+    browser.screenshot("redeliver-many");
+    browser.click("//dialog//button[text()='Cancel']");
+    browser.until("nothing was done", "!document.querySelector('dialog')");
+    browser.until_text("main tbody", "7001");
+    browser.click("//button[text()='Redeliver all of these']");
+    browser.click("//dialog//button[starts-with(., 'Redeliver')]");
+    browser.until_text("#notes", "delivered again");
+    browser.until(
+        "both are delivered",
+        "!['7001', '7002'].some(id => document.querySelector('main').textContent.includes(id))",
+    );
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
@@ -90,8 +123,8 @@ fn parked_rows_get_another_round() {
     browser.open(&stage.at("#/watches/mail"));
     browser.until_text("section[aria-labelledby=h-parked-rows]", "13000");
     browser.screenshot("watch");
-    browser.click("//button[text()='Retry parked rows']");
-    browser.until_text("#notes", "another round");
+    browser.click("//tr[contains(., '13000')]//button[text()='Retry']");
+    browser.until_text("#notes", "The row gets another round.");
     browser.until(
         "the row is gone",
         "![...document.querySelectorAll('section[aria-labelledby=h-parked-rows] tbody tr')].some(r => r.textContent.includes('13000'))",

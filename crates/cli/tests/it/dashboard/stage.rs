@@ -73,6 +73,10 @@ impl Stage {
         }
     }
 
+    pub(crate) fn database(&self) -> String {
+        format!("sqlite:{}", self.path.display())
+    }
+
     pub(crate) fn at(&self, place: &str) -> String {
         format!("{}/{place}", self.url)
     }
