@@ -62,18 +62,27 @@ fn examples() {
     follow("../../examples/README.md");
 }
 
+/// `./test` says in its summary which of these were not there.
+fn has(program: &str, version: &str) -> bool {
+    let found = std::process::Command::new(program).arg(version).output();
+    if found.is_err() {
+        eprintln!("not run: there is no {program}");
+    }
+    found.is_ok()
+}
+
 #[test]
 fn examples_on_node() {
-    // `./test` says so in its summary.
-    if std::process::Command::new("node")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
-        eprintln!("not run: there is no node");
-        return;
+    if has("node", "--version") {
+        follow("../../examples/node.md");
     }
-    follow("../../examples/node.md");
+}
+
+#[test]
+fn examples_in_go() {
+    if has("go", "version") {
+        follow("../../examples/go.md");
+    }
 }
 
 #[test]
