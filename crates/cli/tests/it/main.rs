@@ -15,6 +15,7 @@
 mod apply;
 mod attacks;
 mod bad_input;
+mod book;
 mod certify;
 mod dashboard;
 mod deploy;
