@@ -125,6 +125,8 @@ export const definition = {
       submit.disabled = Boolean(refused);
       note.textContent = refused ? `${refused} ${known.preview ? "Run the command instead." : "Put the section into changefeed.toml and run changefeed apply."}`
         : known.preview ? "The button does the same as this command." : "The button does the same as changefeed apply with this section.";
+      // A file is written by somebody who may read the environment; a request is not.
+      if (!refused && JSON.stringify(keys).includes('"env":')) note.textContent += " A variable that is named here must be one that the instance allows (allow_env).";
     }
     look();
     return [

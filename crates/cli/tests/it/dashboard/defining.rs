@@ -40,10 +40,9 @@ fn a_trigger_is_made_and_changed_by_form_as_its_preview_says() {
     browser.write(&field("table"), "orders");
     browser.write(&field("webhook"), "https://shop.example/hooks/paid");
     browser.click("//summary[text()='More settings']");
-    browser.write(
-        &field("header"),
-        "X-Team: shop\nX-Token: $CHANGEFEED_HOOK_TOKEN",
-    );
+    browser.write(&field("header"), "X-Token: $CHANGEFEED_HOOK_TOKEN");
+    browser.until_text("[data-key=preview]", "allow_env");
+    browser.write(&field("header"), "X-Team: shop");
     browser.write(&field("final_status"), "410, 422");
     browser.screenshot("define-trigger");
     let toml = browser.eval(PREVIEW);
