@@ -12,7 +12,7 @@ use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, settle};
 use changefeed_testkit::run;
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 23] = [
+const FILL: [(&str, &str); 26] = [
     ("feed", "(feed_id, name) values (37, 'old'), (38, 'joined')"),
     ("shard", "(feed_id, shard) values (37, 0)"),
     (
@@ -34,6 +34,16 @@ const FILL: [(&str, &str); 23] = [
     (
         "consumer",
         "(name, feed_id, shard, [cursor]) values ('reader', 37, 0, '2000000000000001')",
+    ),
+    (
+        "subscription",
+        "(name, feed_id, definition) values ('push', 37, \
+         N'{\"name\": \"push\", \"feed\": \"old\", \"to\": \"stdout:\"}')",
+    ),
+    ("subscription_shard", "(name, shard) values ('push', 0)"),
+    (
+        "subscription_parked",
+        "(name, shard, epoch, [cursor], reason) values ('push', 0, 0, '7', N'too large')",
     ),
     (
         "lease",
