@@ -138,7 +138,7 @@ pub use changefeed_core::{
 };
 pub use changefeed_core::{SweepReport, SweptShard};
 // ULID transactions.
-pub use changefeed_core::{Incident, Ulid, UlidOptions};
+pub use changefeed_core::{Incident, Ulid, UlidOptions, UlidShard};
 // Event triggers and events.
 pub use changefeed_core::{
     AllowedVariables, Capture, CleanUp, Cleaned, Condition, Delivery, EventTrigger, FeedBinding,

@@ -86,7 +86,7 @@ pub use subscription::{Advance, Found, Lane, LaneState, ParkedChange, Subscripti
 pub use table::{Fold, TableName};
 pub use template::fill;
 pub use ulid::{Ulid, UlidState};
-pub use ulid_transaction::{Incident, UlidCounter, UlidOptions};
+pub use ulid_transaction::{Incident, UlidCounter, UlidCounters, UlidOptions, UlidShard};
 pub use uuid::Uuid;
 pub use wake::{Listener, ShardPlace, WakeHub, WatchPlace};
 pub use watch::{

@@ -145,6 +145,15 @@ impl UlidState {
         })
     }
 
+    /// Where this ULID is the next.
+    pub fn at(ulid: Ulid) -> Self {
+        UlidState {
+            time: ulid.time(),
+            high: ulid.high(),
+            low: ulid.low(),
+        }
+    }
+
     /// The n-th ULID from here, counted from 0.
     pub fn nth(&self, n: u64) -> Ulid {
         Ulid::from_parts(self.high, self.low.wrapping_add(n))

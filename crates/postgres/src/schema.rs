@@ -19,6 +19,7 @@ pub const MIGRATIONS: &[MigrationStep] = &[MigrationStep {
         include_str!("../migrations/0001/sweep.sql"),
         include_str!("../migrations/0001/capture.sql"),
         include_str!("../migrations/0001/consumers.sql"),
+        include_str!("../migrations/0001/ulid_locks.sql"),
         include_str!("../migrations/0001/ulids.sql"),
         include_str!("../migrations/0001/events.sql"),
         include_str!("../migrations/0001/watches.sql"),

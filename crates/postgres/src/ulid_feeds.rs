@@ -1,8 +1,8 @@
 //! Reading feeds that are ordered by ULIDs: the application's rows are the feed.
 
 use changefeed_core::{
-    After, Change, Cursor, Feed, Finding, Incident, Kind, PAGE_BYTES, Page, Result, ShardId,
-    ShardState, SweepGroup, Ulid, begin_ulid, ulid_of_row, words,
+    After, Change, Cursor, Feed, Finding, Incident, Kind, PAGE_BYTES, Page, Result, Severity,
+    ShardId, ShardState, SweepGroup, Ulid, begin_ulid, ulid_of_row, words,
 };
 use tokio_postgres::types::Type;
 
@@ -152,7 +152,7 @@ impl Session {
             .collect()
     }
 
-    /// Shards whose ULIDs are in the future.
+    /// Shards whose ULIDs are in the future, and writers whose silence nobody can see.
     pub(crate) async fn ulid_findings(&self) -> Result<Vec<Finding>> {
         let sql = include_str!("sql/ulids_ahead.sql");
         let rows = match self.query(sql, &[]).await.map_err(db) {
@@ -160,11 +160,24 @@ impl Session {
             Err(error) if error.kind() == Kind::Permission => return Ok(Vec::new()),
             rows => rows?,
         };
-        rows.iter()
-            .map(|row| {
-                let (feed, shard, ahead) = (row.take(0)?, row.take(1)?, row.take(2)?);
-                Ok(Finding::of_ulids_ahead(feed, shard, ahead))
-            })
-            .collect()
+        let mut findings = Vec::new();
+        for row in &rows {
+            let (feed, shard, ahead) = (row.take(0)?, row.take(1)?, row.take(2)?);
+            findings.push(Finding::of_ulids_ahead(feed, shard, ahead));
+        }
+        let sql = include_str!("sql/ulid_writers_unseen.sql");
+        for row in &self.query(sql, &[]).await.map_err(db)? {
+            let (owner, writers): (&str, &str) = (row.take(0)?, row.take(1)?);
+            findings.push(Finding::new(
+                Severity::Warning,
+                "ULID transactions",
+                format!(
+                    "the owner of the schema, {owner}, cannot see the sessions of {writers}: a writer that disappears \
+                     stops its shard for three timeouts instead of one, and no incident is counted"
+                ),
+                format!("grant pg_read_all_stats to {owner}"),
+            ));
+        }
+        Ok(findings)
     }
 }

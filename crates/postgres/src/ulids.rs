@@ -1,4 +1,4 @@
-//! ULID transactions for clients; `migrations/0001/ulids.sql` explains them.
+//! ULID transactions for clients; `migrations/0001/ulid_locks.sql` explains them.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use changefeed_core::{
-    Error, Kind, Result, Ulid, UlidCounter, UlidOptions, UlidState, crash_point,
+    Error, Kind, Result, Ulid, UlidCounters, UlidOptions, UlidShard, UlidState, Uuid, crash_point,
 };
 use deadpool_postgres::Object;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use tokio_postgres::error::DbError;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, IsolationLevel};
 
@@ -19,21 +20,25 @@ use crate::error::{db, ulid_code};
 use crate::row::Cells;
 use crate::session::Limit;
 
-/// A transaction whose ULIDs are increasing for every observer of its shard.
+/// A transaction whose ULIDs are increasing for every observer of its shards.
 ///
 /// It dereferences to the driver's client, on which every statement belongs to this transaction.
 /// A background task shows the server that this process is alive, so that a transaction which
 /// computes for long is not judged dead. Dropping it rolls back and frees the shard.
 pub struct UlidTransaction {
+    store: PostgresStore,
     session: Arc<Holder>,
-    counter: UlidCounter,
+    counters: UlidCounters,
+    timeout: Duration,
+    /// Whether its statements see what is committed by now; otherwise no shard can be added.
+    sees_newest: bool,
     alive: AbortHandle,
 }
 
 impl std::fmt::Debug for UlidTransaction {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("UlidTransaction")
-            .field("counter", &self.counter)
+            .field("counters", &self.counters)
             .finish_non_exhaustive()
     }
 }
@@ -61,14 +66,14 @@ struct Holder {
 }
 
 impl PostgresStore {
-    /// Begins a ULID transaction: queues for the shard, and goes on by itself after an incident.
+    /// Begins a ULID transaction: queues for its shards, and goes on by itself after an incident.
     pub async fn begin_ulid(&self, options: &UlidOptions) -> Result<UlidTransaction> {
         self.begin_ulid_with(options, IsolationLevel::ReadCommitted)
             .await
     }
 
-    /// The same with another isolation level; the lock is taken before the transaction begins, so
-    /// that its snapshot is not older than the lock.
+    /// The same with another isolation level; the locks are taken before the transaction begins, so
+    /// that its snapshot is not older than they are.
     pub async fn begin_ulid_with(
         &self,
         options: &UlidOptions,
@@ -77,14 +82,15 @@ impl PostgresStore {
         options.validate()?;
         // To wait for ever is to wait for the largest number of milliseconds.
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);
+        let pairs = Pairs::new(options.shards());
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let begun = async {
                 match isolation {
                     IsolationLevel::ReadCommitted | IsolationLevel::ReadUncommitted => {
-                        self.try_begin(options, left).await
+                        self.try_begin(options, &pairs, left).await
                     }
-                    other => self.try_begin_locked(options, left, other).await,
+                    other => self.try_begin_locked(options, &pairs, left, other).await,
                 }
             };
             // A connection that does not answer is closed, and the server rolls back.
@@ -92,7 +98,10 @@ impl PostgresStore {
                 .await
                 .map_err(|_| no_answer("begin"))?;
             let error = match begun? {
-                Ok((session, state)) => return Ok(UlidTransaction::new(session, state, options)),
+                Ok((session, states)) => {
+                    let counters = UlidCounters::new(pairs.shards.into_iter().zip(states));
+                    return Ok(UlidTransaction::new(self, session, counters, options));
+                }
                 Err(error) => error,
             };
             if ulid_code(&error) != Some("CF001") || Instant::now() >= deadline {
@@ -100,18 +109,34 @@ impl PostgresStore {
             }
             // On another connection and outside of any transaction, so that the number survives and
             // is seen at once. Doing it is also the proof that this client lives.
-            self.report_incident(options).await?;
+            self.report_incident(&error, options.timeout).await?;
         }
     }
 
-    async fn report_incident(&self, options: &UlidOptions) -> Result<()> {
-        let timeout = milliseconds(options.timeout);
+    /// Counts an incident of the shard that this error is about, if its holder is silent.
+    async fn report_incident(
+        &self,
+        error: &tokio_postgres::Error,
+        timeout: Duration,
+    ) -> Result<()> {
+        // Only of that one: the others were not waited for, and one look at their holders tells nothing.
+        let Some((feed, shard)) = error
+            .as_db_error()
+            .and_then(DbError::detail)
+            .and_then(|pair| pair.split_once('/'))
+        else {
+            return Ok(());
+        };
+        let (Ok(feed), Ok(shard)) = (feed.parse::<Uuid>(), shard.parse::<i32>()) else {
+            return Ok(());
+        };
+        let timeout = milliseconds(timeout);
         let raised: bool = self
             .call(Limit::BRIEF, async |session| {
                 let row = session
                     .query_one(
                         "select changefeed.report_incident($1, $2, $3)",
-                        &[&options.feed, &options.shard, &timeout],
+                        &[&feed, &shard, &timeout],
                     )
                     .await
                     .map_err(db)?;
@@ -119,8 +144,7 @@ impl PostgresStore {
             })
             .await?;
         if raised {
-            tracing::warn!(feed = %options.feed, shard = options.shard,
-                "a writer disappeared; its lock was burned");
+            tracing::warn!(%feed, shard, "a writer disappeared; its lock was burned");
         }
         Ok(())
     }
@@ -129,13 +153,14 @@ impl PostgresStore {
     async fn try_begin(
         &self,
         options: &UlidOptions,
+        pairs: &Pairs,
         wait: Duration,
-    ) -> Result<Result<(Holder, UlidState), tokio_postgres::Error>> {
+    ) -> Result<Result<(Holder, Vec<UlidState>), tokio_postgres::Error>> {
         let client = self.inner.door.application(&self.inner.known).await?;
         let statement = client
             .prepare_cached(
                 // The session has the path of its role, which may lead to anybody's operators.
-                "select time_ms, high, low from changefeed.ulid_begin($1, $2, $3, \
+                "select changefeed.ulid_begin($1, $2, $3, \
                  pg_catalog.timestamptz 'epoch' operator(pg_catalog.+) \
                  ($4 operator(pg_catalog.*) interval '1 millisecond'), $5)",
             )
@@ -149,7 +174,7 @@ impl PostgresStore {
         let (timeout, wait) = (milliseconds(options.timeout), milliseconds(wait));
         let hint = options.time_hint.map(|t| t as f64);
         let parameters: [&(dyn ToSql + Sync); 5] =
-            [&options.feed, &options.shard, &timeout, &hint, &wait];
+            [&pairs.feed_ids, &pairs.shard_ids, &timeout, &hint, &wait];
         // Polled together, both travel in one round trip.
         let begun = tokio::try_join!(
             session.batch_execute("begin isolation level read committed"),
@@ -157,8 +182,8 @@ impl PostgresStore {
         );
         match begun {
             Ok(((), row)) => {
-                let state = state(&row)?;
-                Ok(Ok((session, state)))
+                let states = states(&row)?;
+                Ok(Ok((session, states)))
             }
             Err(error) => {
                 session.end("rollback").await;
@@ -167,13 +192,14 @@ impl PostgresStore {
         }
     }
 
-    /// One attempt that takes the lock for the session first.
+    /// One attempt that takes the locks for the session first.
     async fn try_begin_locked(
         &self,
         options: &UlidOptions,
+        pairs: &Pairs,
         wait: Duration,
         isolation: IsolationLevel,
-    ) -> Result<Result<(Holder, UlidState), tokio_postgres::Error>> {
+    ) -> Result<Result<(Holder, Vec<UlidState>), tokio_postgres::Error>> {
         let client = self.inner.door.application(&self.inner.known).await?;
         let mut session = Holder {
             client: Some(client),
@@ -181,38 +207,39 @@ impl PostgresStore {
             unlock: None,
         };
         let (timeout, wait) = (milliseconds(options.timeout), milliseconds(wait));
-        let shard: [&(dyn ToSql + Sync); 2] = [&options.feed, &options.shard];
-        let lock: [&(dyn ToSql + Sync); 4] = [&options.feed, &options.shard, &timeout, &wait];
+        let (feeds, shards) = (&pairs.feed_ids, &pairs.shard_ids);
+        let both: [&(dyn ToSql + Sync); 2] = [feeds, shards];
+        let lock: [&(dyn ToSql + Sync); 4] = [feeds, shards, &timeout, &wait];
         let locked = tokio::try_join!(
-            session.execute("select changefeed.ulid_shard($1, $2)", &shard),
+            session.execute("select changefeed.ulid_shards($1, $2)", &both),
             session.query_one(
-                "select l, changefeed.ulid_lock_key($1, $2, l) \
-                 from changefeed.ulid_lock_session($1, $2, $3, $4) l",
+                "select incidents, lock_keys from changefeed.ulid_lock_session($1, $2, $3, $4)",
                 &lock,
             ),
         );
         let row = match locked {
             Ok((_, row)) => row,
             Err(error) => {
-                // Whether the lock was taken is not known for sure: the session must not live on.
+                // Whether a lock was taken is not known for sure: the session must not live on.
                 session.discard();
                 return Ok(Err(error));
             }
         };
-        let (incidents, key): (i64, i64) = (row.take(0)?, row.take(1)?);
-        session.unlock = Some(format!("select pg_catalog.pg_advisory_unlock({key})"));
+        let (incidents, keys): (Vec<i64>, Vec<i64>) = (row.take(0)?, row.take(1)?);
+        let unlock = |key| format!("select pg_catalog.pg_advisory_unlock({key})");
+        let unlock: Vec<String> = keys.iter().map(unlock).collect();
+        session.unlock = Some(unlock.join("; "));
         let level = match isolation {
             IsolationLevel::Serializable => "serializable",
             _ => "repeatable read",
         };
         let begin = format!("begin isolation level {level}");
         let hint = options.time_hint.map(|t| t as f64);
-        let parameters: [&(dyn ToSql + Sync); 5] =
-            [&options.feed, &options.shard, &incidents, &timeout, &hint];
+        let parameters: [&(dyn ToSql + Sync); 5] = [feeds, shards, &incidents, &timeout, &hint];
         let begun = tokio::try_join!(
             session.batch_execute(&begin),
             session.query_one(
-                "select time_ms, high, low from changefeed.ulid_begin_locked($1, $2, $3, $4, \
+                "select changefeed.ulid_begin_locked($1, $2, $3, $4, \
                  pg_catalog.timestamptz 'epoch' operator(pg_catalog.+) \
                  ($5 operator(pg_catalog.*) interval '1 millisecond'))",
                 &parameters,
@@ -220,8 +247,8 @@ impl PostgresStore {
         );
         match begun {
             Ok(((), row)) => {
-                let state = state(&row)?;
-                Ok(Ok((session, state)))
+                let states = states(&row)?;
+                Ok(Ok((session, states)))
             }
             Err(error) => {
                 session.end("rollback").await;
@@ -231,8 +258,31 @@ impl PostgresStore {
     }
 }
 
+/// The shards of a transaction, and the same as the server takes them.
+struct Pairs {
+    shards: Vec<UlidShard>,
+    feed_ids: Vec<Uuid>,
+    shard_ids: Vec<i32>,
+}
+
+impl Pairs {
+    fn new(shards: Vec<UlidShard>) -> Self {
+        Pairs {
+            feed_ids: shards.iter().map(|pair| pair.feed).collect(),
+            shard_ids: shards.iter().map(|pair| pair.shard).collect(),
+            shards,
+        }
+    }
+}
+
 impl UlidTransaction {
-    fn new(session: Holder, begin: UlidState, options: &UlidOptions) -> Self {
+    fn new(
+        store: &PostgresStore,
+        session: Holder,
+        counters: UlidCounters,
+        options: &UlidOptions,
+    ) -> Self {
+        let sees_newest = session.unlock.is_none();
         let session = Arc::new(session);
         let pulse = session.clone();
         let every = options.timeout / 4;
@@ -248,21 +298,72 @@ impl UlidTransaction {
         })
         .abort_handle();
         UlidTransaction {
+            store: store.clone(),
             session,
-            counter: UlidCounter::new(begin),
+            counters,
+            timeout: options.timeout,
+            sees_newest,
             alive,
         }
     }
 
-    /// The next ULID.
+    /// The next ULID, in a transaction that writes to one shard.
     pub fn next_ulid(&mut self) -> Result<Ulid> {
-        let mut one = self.ulids(1)?;
-        one.next().ok_or_else(|| Error::invalid("no ULID is left"))
+        self.counters.only()?.take_one()
     }
 
-    /// The next `count` ULIDs, in order.
+    /// The next `count` ULIDs, in order, in a transaction that writes to one shard.
     pub fn ulids(&mut self, count: u64) -> Result<impl Iterator<Item = Ulid> + use<>> {
-        self.counter.take(count)
+        self.counters.only()?.take(count)
+    }
+
+    /// The next ULID of a shard.
+    pub fn next_ulid_of(&mut self, feed: Uuid, shard: i32) -> Result<Ulid> {
+        self.counters.of(feed, shard)?.take_one()
+    }
+
+    /// The next `count` ULIDs of a shard, in order.
+    pub fn ulids_of(
+        &mut self,
+        feed: Uuid,
+        shard: i32,
+        count: u64,
+    ) -> Result<impl Iterator<Item = Ulid> + use<>> {
+        self.counters.of(feed, shard)?.take(count)
+    }
+
+    /// Adds a shard, waiting for it at most for so long. That is possible under read committed and behind all shards
+    /// that the transaction has, in their order. A transaction to which no shard could be added is over: roll it back.
+    pub async fn add(&mut self, feed: Uuid, shard: i32, wait: Duration) -> Result<()> {
+        let new = UlidShard { feed, shard };
+        self.counters.may_add(new)?;
+        if !self.sees_newest {
+            return Err(Error::invalid(format!(
+                "{new} cannot be added: with this isolation level the snapshot is older than the lock would be"
+            ))
+            .advise("name all shards in the options that begin the transaction"));
+        }
+        let statement = self
+            .prepare_cached("select changefeed.ulid_add($1, $2, $3, null, $4)")
+            .await
+            .map_err(db)?;
+        let (timeout, wait) = (milliseconds(self.timeout), milliseconds(wait));
+        let added = self
+            .query_one(&statement, &[&feed, &shard, &timeout, &wait])
+            .await;
+        let row = match added {
+            Ok(row) => row,
+            Err(error) => {
+                if ulid_code(&error) == Some("CF001") {
+                    self.store.report_incident(&error, self.timeout).await?;
+                }
+                return Err(db(error));
+            }
+        };
+        for state in states(&row)? {
+            self.counters.add(new, state);
+        }
+        Ok(())
     }
 
     /// Prepares a statement, once per connection of the pool.
@@ -276,9 +377,9 @@ impl UlidTransaction {
         }
     }
 
-    /// When this transaction happens, in milliseconds since 1970.
+    /// When this transaction happens, in milliseconds since 1970: the latest, if its shards have several times.
     pub fn time(&self) -> u64 {
-        self.counter.time()
+        self.counters.time()
     }
 
     /// Verifies and commits in one round trip. A transaction that was judged dead meanwhile, or
@@ -301,7 +402,8 @@ impl UlidTransaction {
         }
     }
 
-    /// Sends both before it waits for the first, so that they travel together. If the
+    /// Sends both before it waits for the first, so that they travel together. The first fails in a transaction that is
+    /// not ours any more, or that an error has ended, where a COMMIT alone would be a rollback without a word. If the
     /// verification fails, the server turns the commit that follows it into a rollback.
     async fn verify_and_commit(&self) -> Result<(), tokio_postgres::Error> {
         let verify = self
@@ -387,17 +489,14 @@ fn milliseconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_millis()).unwrap_or(i32::MAX)
 }
 
-fn state(row: &tokio_postgres::Row) -> Result<UlidState> {
-    let (time, high, low): (i64, &[u8], i64) = (row.take(0)?, row.take(1)?, row.take(2)?);
-    let mut bytes = [0; 8];
-    for (to, from) in bytes.iter_mut().zip(high) {
-        *to = *from;
-    }
-    Ok(UlidState {
-        time: time.cast_unsigned(),
-        high: u64::from_be_bytes(bytes),
-        low: low.cast_unsigned(),
-    })
+/// The server answers with the first ULID of each shard.
+fn states(row: &tokio_postgres::Row) -> Result<Vec<UlidState>> {
+    let ulids: &[u8] = row.take(0)?;
+    let (ulids, []) = ulids.as_chunks::<16>() else {
+        return Err(Error::new(Kind::Database, "a ULID has 16 bytes"));
+    };
+    let state = |bytes: &[u8; 16]| UlidState::at(Ulid::from_bytes(*bytes));
+    Ok(ulids.iter().map(state).collect())
 }
 
 /// Makes it plain which errors of the server a ULID transaction brings.

@@ -4,25 +4,23 @@ use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use changefeed_core::{
-    Error, Kind, Result, Ulid, UlidCounter, UlidOptions, UlidState, crash_point, require_current,
+    Error, Kind, Result, Ulid, UlidCounter, UlidCounters, UlidOptions, UlidShard, UlidState, Uuid,
+    crash_point, require_current,
 };
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
 use crate::error::{Explain, explain};
 use crate::schema;
 
-/// A transaction whose ULIDs are increasing for every observer of its shard; [`begin_ulid`] begins
+/// A transaction whose ULIDs are increasing for every observer of its shards; [`begin_ulid`] begins
 /// one.
 ///
 /// It dereferences to the driver's own transaction. Dropping it rolls back and frees the file.
 #[derive(Debug)]
 pub struct UlidTransaction<'c> {
     transaction: Transaction<'c>,
-    counter: UlidCounter,
-    feed: String,
-    shard: i32,
-    /// What the shard's state says until the commit.
-    reserved: UlidState,
+    counters: UlidCounters,
+    options: UlidOptions,
 }
 
 /// Begins a ULID transaction on a connection of the application. Blocks, as everything here does,
@@ -90,21 +88,22 @@ pub fn begin_ulid<'c>(
         ));
     }
     let transaction = lock(connection, options)?;
-    let feed = options.feed.to_string();
-    let begin = enter(&transaction, &feed, options)
-        // Nothing of ours there is the most likely reason.
-        .map_err(
-            |error| match schema::state(&transaction).and_then(require_current) {
-                Ok(()) => error,
-                Err(other) => other,
-            },
-        )?;
+    let mut begun = Vec::new();
+    for pair in options.shards() {
+        let state = enter(&transaction, pair, options)
+            // Nothing of ours there is the most likely reason.
+            .map_err(
+                |error| match schema::state(&transaction).and_then(require_current) {
+                    Ok(()) => error,
+                    Err(other) => other,
+                },
+            )?;
+        begun.push((pair, state));
+    }
     Ok(UlidTransaction {
         transaction,
-        counter: UlidCounter::new(begin),
-        feed,
-        shard: options.shard,
-        reserved: begin.after(UlidCounter::MAX),
+        counters: UlidCounters::new(begun),
+        options: options.clone(),
     })
 }
 
@@ -154,11 +153,12 @@ fn bearable(wait: Duration) -> Duration {
 
 /// Reads where the shard stands and reserves as many ULIDs as one transaction may give. So a
 /// `COMMIT` by SQL, past [`UlidTransaction::commit`], leaves a state that is behind all of them.
-fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<UlidState> {
+fn enter(transaction: &Connection, pair: UlidShard, options: &UlidOptions) -> Result<UlidState> {
+    let feed = pair.feed.to_string();
     let (now, random, before, ahead) = transaction
         .prepare_cached(include_str!("sql/ulid_begin.sql"))
         .and_then(|mut s| {
-            s.query_row(params![feed, options.shard], |row| {
+            s.query_row(params![feed, pair.shard], |row| {
                 let before = match row.get::<_, Option<i64>>(2)? {
                     None => None,
                     Some(time) => Some(UlidState {
@@ -180,7 +180,7 @@ fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<
         .and_then(|mut s| {
             s.execute(params![
                 feed,
-                options.shard,
+                pair.shard,
                 reserved.time.cast_signed(),
                 reserved.high.to_be_bytes(),
                 reserved.low.cast_signed()
@@ -191,54 +191,81 @@ fn enter(transaction: &Connection, feed: &str, options: &UlidOptions) -> Result<
 }
 
 impl UlidTransaction<'_> {
-    /// The next ULID.
+    /// The next ULID, in a transaction that writes to one shard.
     pub fn next_ulid(&mut self) -> Result<Ulid> {
-        let mut one = self.ulids(1)?;
-        one.next().ok_or_else(|| Error::invalid("no ULID is left"))
+        self.check_open()?;
+        self.counters.only()?.take_one()
     }
 
-    /// The next `count` ULIDs, in order.
+    /// The next `count` ULIDs, in order, in a transaction that writes to one shard.
     pub fn ulids(&mut self, count: u64) -> Result<impl Iterator<Item = Ulid> + use<>> {
         self.check_open()?;
-        self.counter.take(count)
+        self.counters.only()?.take(count)
+    }
+
+    /// The next ULID of a shard.
+    pub fn next_ulid_of(&mut self, feed: Uuid, shard: i32) -> Result<Ulid> {
+        self.check_open()?;
+        self.counters.of(feed, shard)?.take_one()
+    }
+
+    /// The next `count` ULIDs of a shard, in order.
+    pub fn ulids_of(
+        &mut self,
+        feed: Uuid,
+        shard: i32,
+        count: u64,
+    ) -> Result<impl Iterator<Item = Ulid> + use<>> {
+        self.check_open()?;
+        self.counters.of(feed, shard)?.take(count)
+    }
+
+    /// Adds a shard, behind all shards that the transaction has, in their order. The file has one lock, so nobody is
+    /// waited for; the order is that of other databases, so that a program behaves the same on all of them.
+    pub fn add(&mut self, feed: Uuid, shard: i32) -> Result<()> {
+        self.check_open()?;
+        let pair = UlidShard { feed, shard };
+        self.counters.may_add(pair)?;
+        let state = enter(&self.transaction, pair, &self.options)?;
+        self.counters.add(pair, state);
+        Ok(())
     }
 
     /// When this transaction happens, in milliseconds since 1970: the larger of the clock, or the
-    /// time hint, and the time of the shard's newest ULID.
+    /// time hint, and the time of the newest ULID of its shards.
     pub fn time(&self) -> u64 {
-        self.counter.time()
+        self.counters.time()
     }
 
-    /// Writes where the shard stands now, and commits. Fails with [`Kind::Busy`], and rolls back, if
-    /// the shard's state is not what this transaction made it: it was ended and begun again by SQL,
+    /// Writes where the shards stand now, and commits. Fails with [`Kind::Busy`], and rolls back, if
+    /// the state of one is not what this transaction made it: it was ended and begun again by SQL,
     /// and others have written meanwhile.
     pub fn commit(self) -> Result<()> {
         crash_point("ulid.commit");
         self.check_open()?;
-        let (from, to) = (self.reserved, self.counter.after());
-        let moved = self
-            .transaction
-            .prepare_cached(include_str!("sql/ulid_commit.sql"))
-            .and_then(|mut s| {
-                s.execute(params![
-                    self.feed,
-                    self.shard,
-                    from.time.cast_signed(),
-                    from.high.to_be_bytes(),
-                    from.low.cast_signed(),
-                    to.low.cast_signed()
-                ])
-            })
-            .explained()?;
-        if moved != 1 {
-            return Err(Error::new(
-                Kind::Busy,
-                format!(
-                    "feed {} shard {} was moved by another writer: this transaction cannot commit",
-                    self.feed, self.shard
-                ),
-            )
-            .advise("do the transaction again"));
+        for (pair, counter) in self.counters.all() {
+            let (from, to) = (counter.reserved(), counter.after());
+            let moved = self
+                .transaction
+                .prepare_cached(include_str!("sql/ulid_commit.sql"))
+                .and_then(|mut s| {
+                    s.execute(params![
+                        pair.feed.to_string(),
+                        pair.shard,
+                        from.time.cast_signed(),
+                        from.high.to_be_bytes(),
+                        from.low.cast_signed(),
+                        to.low.cast_signed()
+                    ])
+                })
+                .explained()?;
+            if moved != 1 {
+                return Err(Error::new(
+                    Kind::Busy,
+                    format!("{pair} was moved by another writer: this transaction cannot commit"),
+                )
+                .advise("do the transaction again"));
+            }
         }
         self.transaction.commit().explained()
     }

@@ -88,6 +88,11 @@ impl SqlServerStore {
         isolation: UlidIsolation,
     ) -> Result<UlidTransaction> {
         options.validate()?;
+        if !options.others.is_empty() {
+            return Err(Error::invalid(
+                "a ULID transaction on SQL Server writes to one shard; write to the others in transactions of their own",
+            ));
+        }
         let hint = time_hint(options)?;
         // To wait for ever is to wait for the largest number of milliseconds.
         let deadline = Instant::now() + options.wait.min(LONGEST_WAIT);

@@ -1,383 +1,134 @@
--- changefeed: ULID transactions on PostgreSQL.
---
---   begin;
---   select changefeed.begin_ulid_transaction('80270756-deeb-11ed-91f2-4f03a365d3f8', 0);
---   insert into event (shard, ulid, ...) values (0, changefeed.new_ulid(), ...);
---   select changefeed.commit_ulid_transaction();
---   commit;
---
--- Writers of one (feed_id, shard_id) queue on an advisory lock, so that the ULIDs they write are
--- increasing for every observer. The lock can be *burned*: its key contains the number of
--- incidents of the shard, so when its holder has been silent for the timeout, somebody raises the
--- number, and everybody moves on to a new lock.
---
--- Correctness does not rest on that lock. The row of `shard_ulid` is locked only in the round trip
--- that commits, and there both it and the number of incidents must be what they were at the
--- beginning; otherwise the transaction fails.
---
--- Errors have codes of their own:
---   CF001 incident detected: roll back, call report_incident(feed_id, shard_id), try again
---   CF002 busy: living writers held the shard for the whole wait
---   CF003 burned: this transaction was judged dead, or found a newer state; it cannot commit
---   CF004 misuse: the message says of what
+-- changefeed: ULID transactions on PostgreSQL, continued: the transactions themselves. The tables, the lock and how it is
+-- burned, and what all of this is about, stand in ulid_locks.sql.
 
--- Feeds that are ordered by ULIDs name the feed of their transactions and their columns.
-alter table changefeed.feed_source
-    drop constraint feed_source_kind_check,
-    add constraint feed_source_kind_check check (kind in ('captured', 'joined', 'ulid')),
-    add column ulid_feed uuid,
-    add column shard_column text,
-    add column ulid_column text;
-
-alter table changefeed.consumer
-    drop constraint consumer_cursor_check,
-    add constraint consumer_cursor_check
-        check (cursor ~ '^[0-9]{1,18}$' or cursor ~ '^[0-7][0-9A-HJKMNP-TV-Z]{25}$');
-
-create table changefeed.shard_ulid (
-    feed_id   uuid not null,
-    shard_id  integer not null,
-    time      timestamptz(3) not null,
-    ulid_high bytea not null check (length(ulid_high) = 8),
-    ulid_low  bigint not null,
-    -- The transaction that stored this, by the `base` of its guard.
-    base      bigint,
-    primary key (feed_id, shard_id)
-);
-
-create table changefeed.incident (
-    feed_id     uuid not null,
-    shard_id    integer not null,
-    count       bigint not null default 0,
-    reported_at timestamptz,
-    primary key (feed_id, shard_id)
-);
-
--- How far ahead of the database's clock a time hint may be. A hint far in the future would keep its shard there: all
--- later ULIDs of the shard would tell that time.
-create table changefeed.ulid_limit (
-    only_row           boolean primary key default true check (only_row),
-    ahead_milliseconds bigint not null default 60000 check (ahead_milliseconds >= 0)
-);
-insert into changefeed.ulid_limit default values;
-
--- Only differences between two values of one session mean anything, so a cache does no harm.
-create sequence changefeed.sequence as bigint
-    minvalue -9223372036854775808 start -9223372036854775808 cache 100;
-
--- A row in here makes sure that a ULID transaction cannot be committed without its verification:
--- see ulid_guard_check(). Unlogged: nothing in it outlives its transaction.
--- It also holds what the transaction began with. Only our functions write here, while the settings
--- of a session are anybody's: they serve new_ulid() and say where the guard is, and nothing else is
--- believed of them.
-create unlogged table changefeed.ulid_guard (
-    feed_id     uuid not null,
-    shard_id    integer not null,
-    incidents   bigint not null,
-    timeout     integer not null,
-    time_ms     bigint not null,
-    before_high bytea,
-    before_low  bigint,
-    high        bytea not null,
-    low         bigint not null,
-    base        bigint not null
-);
-
-create function changefeed.ulid_misuse(message text) returns text
-language plpgsql as $$
-begin
-    raise exception 'changefeed: %', message using errcode = 'CF004';
-end $$;
-
--- Runs at COMMIT, after everything that the session could do. It believes no setting, because `reset
--- all` and `discard all` undo them: commit_ulid_transaction() leaves the number of the transaction
--- with the shard, and nothing else does.
-create function changefeed.ulid_guard_check() returns trigger
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-begin
-    if not exists (select from changefeed.shard_ulid s
-                   where s.feed_id = new.feed_id and s.shard_id = new.shard_id
-                     and s.base = new.base) then
-        raise exception 'changefeed: this transaction was not verified by commit_ulid_transaction()'
-            using errcode = 'CF004',
-                  hint = 'Call begin_ulid_transaction after BEGIN, and commit_ulid_transaction '
-                         'directly before COMMIT.';
-    end if;
-    -- A number that was published must not be given again after a crash.
-    if current_setting('synchronous_commit') = 'off' then
-        perform set_config('synchronous_commit', 'on', true);
-    end if;
-    return null;
-end $$;
-
-create constraint trigger ulid_guard_check after insert on changefeed.ulid_guard
-deferrable initially deferred for each row execute function changefeed.ulid_guard_check();
-alter table changefeed.ulid_guard enable always trigger ulid_guard_check;
-
-create function changefeed.ulid_lock_key(feed_id uuid, shard_id integer, incidents bigint)
-returns bigint language sql stable as $$
-    select pg_catalog.hashtextextended(
-        pg_catalog.format('changefeed/%s/%s/%s', feed_id, shard_id, incidents), 0)
-$$;
-
--- The functions from here to begin_ulid_transaction() are parts of others and run with the rights of their
--- callers; nobody but the owner may call them.
-
--- How far the COPY of a session has come: in the middle of one the server mostly waits for its
--- client, and every row is a sign of life.
-create function changefeed.ulid_copied(pid integer) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-begin
-    -- Before PostgreSQL 14 nobody can tell.
-    if to_regclass('pg_catalog.pg_stat_progress_copy') is null then
-        return null;
-    end if;
-    return (select p.bytes_processed from pg_catalog.pg_stat_progress_copy p
-            where p.pid = ulid_copied.pid);
-end $$;
-
--- Since when the holder of a lock has shown no sign of life; null while it lives, or while nobody
--- holds the lock. Life is a statement: one that runs on the server, or one that ended less than
--- the timeout ago. A session that waits for its client in the middle of a statement is as silent
--- as an idle one, but since when, only the caller can know: `waiting_for_client`, `copied`.
-create function changefeed.ulid_holder(
-    lock_key bigint, out pid integer, out idle_since timestamptz,
-    out waiting_for_client timestamptz, out copied bigint
-)
-language sql set search_path = pg_catalog, pg_temp as $$
-    -- Otherwise every look within one transaction shows what the first one saw.
-    select pg_stat_clear_snapshot();
-    select a.pid,
-           case when a.state <> 'active' then a.state_change end,
-           case when a.state = 'active' and a.wait_event_type = 'Client' then a.query_start end,
-           case when a.state = 'active' and a.wait_event_type = 'Client'
-                then changefeed.ulid_copied(a.pid) end
-    from pg_locks l
-    join pg_stat_activity a on a.pid = l.pid
-    where l.locktype = 'advisory' and l.granted and l.objsubid = 1
-      and l.database = (select d.oid from pg_database d where d.datname = current_database())
-      and (l.classid::bigint << 32) | l.objid::bigint = lock_key
-    limit 1
-$$;
-
--- Counts an incident, once for all who have seen it, so that the shard's writers move on to a new
--- lock. Call it outside of the transaction that got CF001, which is rolled back. Returns whether
--- this call raised the number.
-create function changefeed.report_incident(
-    feed_id uuid, shard_id integer, timeout integer default 1000
-) returns boolean
-language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
-declare
-    observed bigint := coalesce((select i.count from changefeed.incident i
-                                 where i.feed_id = report_incident.feed_id
-                                   and i.shard_id = report_incident.shard_id), 0);
-    holder   record;
-begin
-    if report_incident.timeout is null or report_incident.timeout < 10 then
-        perform changefeed.ulid_misuse('timeout must be at least 10 ms');
-    end if;
-    -- A client that opens a transaction around this and is lost in it must not keep the row locked.
-    perform set_config('idle_in_transaction_session_timeout', report_incident.timeout::text, true),
-            set_config('tcp_user_timeout', report_incident.timeout::text, true);
-    select h.* into holder from changefeed.ulid_holder(
-        changefeed.ulid_lock_key(report_incident.feed_id, report_incident.shard_id, observed)) h;
-    -- Somebody else was quicker, or the holder woke up and is gone.
-    if holder.pid is null
-       or coalesce(holder.idle_since, holder.waiting_for_client, 'infinity')
-          > clock_timestamp() - report_incident.timeout * interval '1 millisecond' then
-        return false;
-    end if;
-    insert into changefeed.incident as i (feed_id, shard_id, count, reported_at)
-    values (report_incident.feed_id, report_incident.shard_id, 1, clock_timestamp())
-    on conflict (feed_id, shard_id) do update
-    set count = i.count + 1, reported_at = excluded.reported_at
-    where i.count = observed;
-    return found;
-end $$;
-
--- Waits for the shard's lock. `in_session` takes it for the session, for transactions that must
--- not begin before they have it; its caller unlocks. Returns the number of incidents that the lock
--- was made with.
-create function changefeed.ulid_lock(
-    feed_id uuid, shard_id integer, timeout integer, wait integer, in_session boolean
-) returns bigint
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
-declare
-    started     constant timestamptz := clock_timestamp();
-    patience    constant interval := ulid_lock.timeout * interval '1 millisecond';
-    old_timeout constant text := current_setting('lock_timeout');
-    observed    bigint;
-    lock_key    bigint;
-    got         boolean;
-    step        integer := 20;
-    holder      record;
-    stuck_pid   integer;
-    stuck_query timestamptz;
-    stuck_bytes bigint;
-    stuck_since timestamptz;
-begin
-    -- Before anything is waited for.
-    if not in_session and current_setting('transaction_isolation') <> 'read committed' then
-        perform changefeed.ulid_misuse(
-            'begin_ulid_transaction needs the isolation level read committed: with '
-            || current_setting('transaction_isolation')
-            || ' the snapshot is older than the lock, and the shard''s state would be stale');
-    end if;
-    if ulid_lock.timeout is null or ulid_lock.timeout < 10
-       or ulid_lock.wait is null or ulid_lock.wait < 0 then
-        perform changefeed.ulid_misuse('timeout must be at least 10 ms, and wait not negative');
-    end if;
-    if ulid_lock.feed_id is null or ulid_lock.shard_id is null then
-        perform changefeed.ulid_misuse('a ULID transaction needs a feed and a shard, not null');
-    end if;
-    if nullif(current_setting('changefeed.ulid_state', true), '') is not null then
-        perform changefeed.ulid_misuse('a ULID transaction of '
-            || current_setting('changefeed.ulid_state')
-            || ' is already open in this transaction; a transaction writes to one shard');
-    end if;
-    select coalesce(max(i.count), 0) into observed from changefeed.incident i
-    where i.feed_id = ulid_lock.feed_id and i.shard_id = ulid_lock.shard_id;
-    lock_key := changefeed.ulid_lock_key(ulid_lock.feed_id, ulid_lock.shard_id, observed);
-    if in_session then
-        got := pg_try_advisory_lock(lock_key);
-    else
-        got := pg_try_advisory_xact_lock(lock_key);
-    end if;
-    while not got loop
-        perform set_config('lock_timeout', step::text, true);
-        begin
-            if in_session then
-                perform pg_advisory_lock(lock_key);
-            else
-                perform pg_advisory_xact_lock(lock_key);
-            end if;
-            got := true;
-        exception when lock_not_available then
-            got := false;
-        end;
-        perform set_config('lock_timeout', old_timeout, true);
-        -- Whoever waits while the lock is burned has to prove that its client lives, by trying
-        -- again: a waiter whose client is dead as well must not take the new lock.
-        if (select coalesce(max(i.count), 0) from changefeed.incident i
-            where i.feed_id = ulid_lock.feed_id and i.shard_id = ulid_lock.shard_id) <> observed then
-            if got and in_session then
-                perform pg_advisory_unlock(lock_key);
-            end if;
-            raise exception 'changefeed: the lock of feed % shard % was burned while waiting for it',
-                ulid_lock.feed_id, ulid_lock.shard_id
-                using errcode = 'CF001', hint = 'Roll back and try again.';
-        end if;
-        exit when got;
-        select h.* into holder from changefeed.ulid_holder(lock_key) h;
-        -- A timeout may come in the instant in which the lock is granted; one of the session stays.
-        exit when holder.pid = pg_backend_pid();
-        if holder.waiting_for_client is null then
-            stuck_since := null;
-        elsif stuck_since is null
-              or (stuck_pid, stuck_query, stuck_bytes)
-                 is distinct from (holder.pid, holder.waiting_for_client, holder.copied) then
-            stuck_pid := holder.pid;
-            stuck_query := holder.waiting_for_client;
-            stuck_bytes := holder.copied;
-            stuck_since := clock_timestamp();
-        end if;
-        if least(holder.idle_since, stuck_since) <= clock_timestamp() - patience then
-            raise exception 'changefeed: the holder of feed % shard % has been silent for % ms',
-                ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.timeout
-                using errcode = 'CF001',
-                      hint = format('Roll back, run select changefeed.report_incident(%L, %s, %s), '
-                                    'and try again.',
-                                    ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.timeout);
-        end if;
-        if clock_timestamp() > started + ulid_lock.wait * interval '1 millisecond' then
-            raise exception 'changefeed: feed % shard % is busy: others held it for % ms',
-                ulid_lock.feed_id, ulid_lock.shard_id, ulid_lock.wait
-                using errcode = 'CF002', hint = 'Try again later, or use more shards.';
-        end if;
-        -- Wake up when the holder will have been silent for long enough, not much later.
-        step := greatest(1, least(100, greatest(5, ulid_lock.timeout / 10), 1 + extract(epoch from
-            least(holder.idle_since, stuck_since) + patience - clock_timestamp()) * 1000));
-    end loop;
-    return observed;
-end $$;
-
--- Reads the shard's state and prepares this transaction for new_ulid() and ulid_sequence(). The
--- lock is held already. Of the ULIDs from (high, low) on, the first `reserved` are left to the
--- caller, who counts them by itself.
+-- Reads the state of a pair whose lock is held and prepares this transaction for new_ulid() and ulid_sequence().
+-- Returns the first ULID; the first `reserved` are left to the caller, who counts them by itself.
+-- (It is one statement, because this runs in every transaction, and each statement costs more than what it does. It is
+-- planned once: the server would do that anew each time, because a plan for known values looks a little cheaper.)
 create function changefeed.ulid_enter(
-    feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
-    reserved bigint, out time_ms bigint, out high bytea, out low bigint
-)
-language plpgsql set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
+    feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz, reserved bigint
+) returns bytea
+language plpgsql set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+#variable_conflict use_variable
 declare
-    happens timestamptz(3) := date_trunc('milliseconds', coalesce(time_hint, clock_timestamp()));
-    before changefeed.shard_ulid;
-    ahead  bigint;
-    random bytea;
-    base   bigint;
-    guard  tid;
-    clean_up constant bigint := least(timeout::bigint * 3, 2147483647);
+    entered  record;
+    ahead    bigint;
+    -- What the session knows of the pairs that it has, each list with a space or comma at its end.
+    pairs    text := '';
+    highs    text := '';
+    lows     text := '';
+    guards   text := '';
+    base     bigint;
+    clean_up constant text := least(timeout * 3::bigint, 2147483647);
 begin
-    -- What 48 bits hold; another time would come out as a smaller or larger ULID.
-    if happens not between '1970-01-01 00:00:00Z' and '10889-08-02 05:31:50.655Z' then
-        perform changefeed.ulid_misuse('a ULID holds times from 1970 to 10889, not ' || happens);
-    end if;
-    if time_hint > clock_timestamp() then
+    if time_hint is not null then
+        -- What 48 bits hold; another time would come out as a smaller or larger ULID.
+        if time_hint not between '1970-01-01 00:00:00Z' and '10889-08-02 05:31:50.655Z' then
+            perform changefeed.ulid_misuse('a ULID holds times from 1970 to 10889, not ' || time_hint);
+        end if;
         select l.ahead_milliseconds into ahead from changefeed.ulid_limit l;
         if extract(epoch from time_hint - clock_timestamp()) * 1000 > ahead then
-            perform changefeed.ulid_misuse(format(
-                'the time hint %s is more than %s ms ahead of the database''s clock', happens, ahead));
+            perform changefeed.ulid_misuse(format('the time hint %s is more than %s ms ahead of the database''s clock',
+                                                  time_hint, ahead));
         end if;
     end if;
-    select s.* into before from changefeed.shard_ulid s
-    where s.feed_id = ulid_enter.feed_id and s.shard_id = ulid_enter.shard_id;
-    if happens <= before.time and (before.ulid_low & 9223372036854775807) >= 6917529027641081856 then
-        -- Less than 2^61 ULIDs are left before the lower half would wrap around: on to the next millisecond.
-        happens := before.time + interval '1 millisecond';
-        if happens > '10889-08-02 05:31:50.655Z' then
-            perform changefeed.ulid_misuse('the ULIDs of this shard are used up');
-        end if;
+    if current_setting('changefeed.ulid_state', true) <> '' then
+        pairs := current_setting('changefeed.ulid_state') || ' ';
+        highs := current_setting('changefeed.ulid_high') || ' ';
+        lows := current_setting('changefeed.ulid_low') || ' ';
+        guards := rtrim(current_setting('changefeed.ulid_guard'), '}') || ',';
+        base := current_setting('changefeed.ulid_base');
     end if;
-    if before.time is null or happens > before.time then
-        -- The bytes of a random UUID that are random throughout.
-        random := uuid_send(gen_random_uuid());
-        time_ms := extract(epoch from happens) * 1000;
-        high := substring(int8send(time_ms) from 3)
-                || substring(random from 1 for 2);
-        -- The second-highest bit is cleared, so that counting upwards never overflows.
-        low := ('x' || encode(substring(random from 3 for 4) || substring(random from 10 for 4),
-                              'hex'))::bit(64)::bigint & -4611686018427387905;
-    else
-        -- The clock stood still or went back: keep the time, go on counting.
-        time_ms := extract(epoch from before.time) * 1000;
-        high := before.ulid_high;
-        low := before.ulid_low;
-    end if;
-    base := nextval('changefeed.sequence');
     -- A prepared transaction would keep the shard's lock and state for as long as it likes, with no
-    -- session that could be judged. The server prepares no transaction that has used LISTEN, whatever
-    -- is done later in it; with UNLISTEN nothing of it is left after the commit.
-    listen changefeed_ulid_transaction;
+    -- session that could be judged. The server prepares no transaction that has used UNLISTEN, whatever is done later in
+    -- it, but it passes over that in a session that has never used LISTEN. Nothing of either is left after the commit.
+    if current_setting('changefeed.ulid_has_listened', true) is distinct from 'on' then
+        listen changefeed_ulid_transaction;
+        perform set_config('changefeed.ulid_has_listened', 'on', false);
+    end if;
     unlisten changefeed_ulid_transaction;
-    insert into changefeed.ulid_guard (feed_id, shard_id, incidents, timeout, time_ms,
-                                       before_high, before_low, high, low, base)
-    values (ulid_enter.feed_id, ulid_enter.shard_id, ulid_enter.incidents, ulid_enter.timeout,
-            ulid_enter.time_ms, before.ulid_high, before.ulid_low, ulid_enter.high,
-            ulid_enter.low + reserved, base)
-    returning ctid into guard;
-    perform set_config('changefeed.ulid_state',
-                       format('%s/%s', ulid_enter.feed_id, ulid_enter.shard_id), true),
-            set_config('changefeed.ulid_guard', guard::text, true),
-            set_config('changefeed.ulid_high', encode(high, 'hex'), true),
-            set_config('changefeed.ulid_low', (low + reserved)::text, true),
-            set_config('changefeed.ulid_base', base::text, true),
-            -- Burning frees only our lock. The server itself ends a silent session, and with it its
-            -- row locks, but later than others burn its lock, so that the incident is counted.
-            set_config('idle_in_transaction_session_timeout', clean_up::text, true),
-            set_config('tcp_user_timeout', clean_up::text, true);
+    -- The clock stood still or went back: keep the time, go on counting. Less than 2^61 ULIDs are left before the lower
+    -- half would wrap around: on to the next millisecond. Otherwise begin anew, at random; the second-highest bit is
+    -- cleared, so that counting upwards never overflows.
+    insert into changefeed.ulid_guard as g (feed_id, shard_id, incidents, timeout, time, before_high, before_low,
+                                            high, low, base)
+    select feed_id, shard_id, incidents, timeout, h.happens, n.ulid_high, n.ulid_low,
+           case when n.goes_on then n.ulid_high
+                else substring(int8send((extract(epoch from h.happens) * 1000)::bigint) from 3)
+                     || substring(uuid_send(n.random) from 1 for 2) end,
+           reserved + case when n.goes_on then n.ulid_low
+                           else uuid_hash_extended(n.random, 0) & -4611686018427387905 end,
+           coalesce(base, nextval('changefeed.sequence'))
+    from (select s.time, s.ulid_high, s.ulid_low, w.now, w.random,
+                 s.time >= w.now and (s.ulid_low & 9223372036854775807) < 6917529027641081856 as goes_on
+          from (select date_trunc('milliseconds', coalesce(time_hint, clock_timestamp())) as now,
+                       gen_random_uuid() as random offset 0) w
+          left join changefeed.shard_ulid s
+              on s.feed_id = ulid_enter.feed_id and s.shard_id = ulid_enter.shard_id) n
+    cross join lateral (select case when n.goes_on then n.time
+                                    when n.time >= n.now then n.time + interval '1 millisecond'
+                                    else n.now end as happens) h
+    returning g.time as happens, g.high || int8send(g.low - reserved) as ulid,
+              set_config('changefeed.ulid_state', pairs || g.feed_id || '/' || g.shard_id, true),
+              set_config('changefeed.ulid_guard',
+                         case guards when '' then '{"' else guards || '"' end || g.ctid || '"}', true),
+              set_config('changefeed.ulid_high', highs || encode(g.high, 'hex'), true),
+              set_config('changefeed.ulid_low', lows || g.low, true),
+              set_config('changefeed.ulid_base', g.base::text, true),
+              -- Burning frees only our lock. The server itself ends a silent session, and with it its
+              -- row locks, but later than others burn its lock, so that the incident is counted.
+              set_config('idle_in_transaction_session_timeout', clean_up, true),
+              set_config('tcp_user_timeout', clean_up, true)
+    into entered;
+    if entered.happens not between '1970-01-01 00:00:00Z' and '10889-08-02 05:31:50.655Z' then
+        perform changefeed.ulid_misuse('the ULIDs of this shard are used up');
+    end if;
+    -- The verification would have run already, and kept the shard's state locked until the commit.
+    if current_setting('changefeed.ulid_low') = '' then
+        perform changefeed.ulid_misuse(
+            'this transaction has said SET CONSTRAINTS ... IMMEDIATE; begin a ULID transaction before that');
+    end if;
+    return entered.ulid;
+end $$;
+
+-- The pairs in their order, each once.
+create function changefeed.ulid_pairs(inout feed_ids uuid[], inout shard_ids integer[])
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    if coalesce(cardinality(feed_ids), 0) = 0 or cardinality(feed_ids) <> coalesce(cardinality(shard_ids), 0) then
+        perform changefeed.ulid_misuse('a ULID transaction needs at least one feed, and one shard for each feed');
+    end if;
+    select array_agg(p.feed order by p.feed, p.shard), array_agg(p.shard order by p.feed, p.shard)
+    into feed_ids, shard_ids
+    from (select distinct u.feed, u.shard from unnest(feed_ids, shard_ids) u (feed, shard)) p;
+end $$;
+
+-- Begins with these pairs, or adds one: takes all locks in ascending order, and only then looks at anything. Returns
+-- the first ULID of each pair, one after the other.
+create function changefeed.ulid_open(
+    feed_ids uuid[], shard_ids integer[], timeout integer, time_hint timestamptz, wait integer, reserved bigint,
+    adding boolean
+) returns bytea
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+declare
+    incidents bigint[];
+    ulids     bytea := '';
+begin
+    -- The usual case has nothing to sort.
+    if cardinality(feed_ids) = 1 and cardinality(shard_ids) = 1 then
+        return changefeed.ulid_enter(feed_ids[1], shard_ids[1],
+            changefeed.ulid_take(feed_ids[1], shard_ids[1], timeout, wait, false, adding), timeout, time_hint, reserved);
+    end if;
+    select p.* into feed_ids, shard_ids from changefeed.ulid_pairs(feed_ids, shard_ids) p;
+    for n in 1..cardinality(feed_ids) loop
+        incidents[n] := changefeed.ulid_take(feed_ids[n], shard_ids[n], timeout, wait, false, adding);
+    end loop;
+    for n in 1..cardinality(feed_ids) loop
+        ulids := ulids || changefeed.ulid_enter(feed_ids[n], shard_ids[n], incidents[n], timeout, time_hint, reserved);
+    end loop;
+    return ulids;
 end $$;
 
 create function changefeed.begin_ulid_transaction(
@@ -389,71 +140,135 @@ create function changefeed.begin_ulid_transaction(
 ) returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    perform changefeed.ulid_enter(feed_id, shard_id,
-        changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint, 0);
+    perform changefeed.ulid_open(array[feed_id], array[shard_id], timeout, time_hint, wait, 0, false);
 end $$;
 
--- The same for client libraries, in one round trip: they count the first 2^36 ULIDs by themselves.
+-- For a transaction that writes to several pairs: feed_ids[n] and shard_ids[n] are one.
+create function changefeed.begin_ulid_shards(
+    feed_ids  uuid[],
+    shard_ids integer[],
+    timeout   integer default 1000,
+    time_hint timestamptz default null,
+    wait      integer default 30000
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform changefeed.ulid_open(feed_ids, shard_ids, timeout, time_hint, wait, 0, false);
+end $$;
+
+-- For client libraries, in one round trip: they count the first 2^36 ULIDs by themselves. Adding is
+-- possible behind all pairs that the transaction has: in another order two transactions could wait for each other.
 -- (In PL/pgSQL: a function in plain SQL is planned anew for every call.)
 create function changefeed.ulid_begin(
-    feed_id uuid, shard_id integer, timeout integer, time_hint timestamptz, wait integer,
-    out time_ms bigint, out high bytea, out low bigint
-)
+    feed_ids uuid[], shard_ids integer[], timeout integer, time_hint timestamptz, wait integer
+) returns bytea
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    begun record;
 begin
-    begun := changefeed.ulid_enter(feed_id, shard_id,
-        changefeed.ulid_lock(feed_id, shard_id, timeout, wait, false), timeout, time_hint,
-        68719476736);
-    time_ms := begun.time_ms;
-    high := begun.high;
-    low := begun.low;
+    return changefeed.ulid_open(feed_ids, shard_ids, timeout, time_hint, wait, 68719476736, false);
 end $$;
 
--- For client libraries whose transaction must not begin before it has the lock. First the row of
--- the incidents is made, because a transaction with a fixed snapshot could not see one that is
+-- Refuses to add a pair that does not come after all pairs of this transaction.
+create function changefeed.ulid_last(feed_id uuid, shard_id integer) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    pairs constant text[] := string_to_array(nullif(current_setting('changefeed.ulid_state', true), ''), ' ');
+    last  constant text := pairs[cardinality(pairs)];
+begin
+    if last is not null and current_setting('changefeed.ulid_low') = '' then
+        perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
+    end if;
+    if format('%s/%s', ulid_last.feed_id, ulid_last.shard_id) = any (pairs) then
+        perform changefeed.ulid_misuse(format('feed %s shard %s is in this transaction already',
+                                              ulid_last.feed_id, ulid_last.shard_id));
+    end if;
+    if (ulid_last.feed_id, ulid_last.shard_id) < (split_part(last, '/', 1)::uuid, split_part(last, '/', 2)::integer) then
+        perform changefeed.ulid_misuse(format(
+            'feed %s shard %s comes before %s, which this transaction has locked: shards are locked in ascending order; '
+            'name all of them in begin_ulid_shards', ulid_last.feed_id, ulid_last.shard_id, last));
+    end if;
+end $$;
+
+create function changefeed.add_ulid_shard(
+    feed_id   uuid,
+    shard_id  integer,
+    timeout   integer default 1000,
+    time_hint timestamptz default null,
+    wait      integer default 30000
+) returns void
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform changefeed.ulid_last(feed_id, shard_id);
+    perform changefeed.ulid_open(array[feed_id], array[shard_id], timeout, time_hint, wait, 0, true);
+end $$;
+
+create function changefeed.ulid_add(
+    feed_id uuid, shard_id integer, timeout integer, time_hint timestamptz, wait integer
+) returns bytea
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform changefeed.ulid_last(feed_id, shard_id);
+    return changefeed.ulid_open(array[feed_id], array[shard_id], timeout, time_hint, wait, 68719476736, true);
+end $$;
+
+-- For client libraries whose transaction must not begin before it has the locks. First the rows of
+-- the incidents are made, because a transaction with a fixed snapshot could not see one that is
 -- inserted later; in a transaction of its own, so that nobody waits for that row with us.
-create function changefeed.ulid_shard(feed_id uuid, shard_id integer) returns void
+create function changefeed.ulid_shards(feed_ids uuid[], shard_ids integer[]) returns void
 language sql security definer set search_path = pg_catalog, pg_temp as $$
-    insert into changefeed.incident (feed_id, shard_id) values ($1, $2) on conflict do nothing
+    insert into changefeed.incident (feed_id, shard_id)
+    select u.feed_id, u.shard_id from unnest($1, $2) u (feed_id, shard_id) order by u.feed_id, u.shard_id
+    on conflict do nothing
 $$;
 
--- Then the lock is taken for the session.
+-- Then the locks are taken for the session: all of them or none. The pairs are in ascending order already. Returns the
+-- numbers of incidents, and what frees the locks.
 create function changefeed.ulid_lock_session(
-    feed_id uuid, shard_id integer, timeout integer, wait integer
-) returns bigint
-language sql security definer set search_path = pg_catalog, pg_temp as $$
-    select changefeed.ulid_lock(feed_id, shard_id, timeout, wait, true)
-$$;
+    feed_ids uuid[], shard_ids integer[], timeout integer, wait integer,
+    out incidents bigint[], out lock_keys bigint[]
+)
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
+begin
+    for n in 1..cardinality(feed_ids) loop
+        incidents[n] := changefeed.ulid_take(feed_ids[n], shard_ids[n], timeout, wait, true, false);
+        lock_keys[n] := changefeed.ulid_lock_key(feed_ids[n], shard_ids[n], incidents[n]);
+    end loop;
+exception when others then
+    perform pg_advisory_unlock(k) from unnest(lock_keys) k;
+    raise;
+end $$;
 
 create function changefeed.ulid_begin_locked(
-    feed_id uuid, shard_id integer, incidents bigint, timeout integer, time_hint timestamptz,
-    out time_ms bigint, out high bytea, out low bigint
-)
+    feed_ids uuid[], shard_ids integer[], incidents bigint[], timeout integer, time_hint timestamptz
+) returns bytea
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_variable
 declare
-    begun record;
+    ulids bytea := '';
 begin
-    begun := changefeed.ulid_enter(feed_id, shard_id, incidents, timeout, time_hint, 68719476736);
-    time_ms := begun.time_ms;
-    high := begun.high;
-    low := begun.low;
+    for n in 1..cardinality(feed_ids) loop
+        ulids := ulids || changefeed.ulid_enter(feed_ids[n], shard_ids[n], incidents[n], timeout, time_hint, 68719476736);
+    end loop;
+    return ulids;
 end $$;
 
--- The ULID for the next value of changefeed.sequence. It runs once per row of an `insert ... select`, so it has
--- no `set search_path`; every operator is spelt with its schema instead.
-create function changefeed.ulid_sequence(value bigint) returns bytea
+-- The ULID for the next value of changefeed.sequence; a transaction of several pairs says of which. It runs once per row
+-- of an `insert ... select`, so it has no `set search_path`; every operator is spelt with its schema instead.
+create function changefeed.ulid_sequence(value bigint, feed_id uuid default null, shard_id integer default null)
+returns bytea
 language plpgsql volatile as $$
 declare
-    low  bigint;
-    base bigint;
+    high  text := pg_catalog.current_setting('changefeed.ulid_high', true);
+    low   text := pg_catalog.current_setting('changefeed.ulid_low', true);
+    base  bigint;
+    place integer;
 begin
-    if pg_catalog.current_setting('changefeed.ulid_low', true) operator(pg_catalog.<>) '' then
-        low := pg_catalog.current_setting('changefeed.ulid_low');
+    if low operator(pg_catalog.<>) '' then
         base := pg_catalog.current_setting('changefeed.ulid_base');
+    elsif low is not null and pg_catalog.current_setting('changefeed.ulid_state', true) operator(pg_catalog.<>) '' then
+        perform changefeed.ulid_misuse('this ULID transaction is verified already; commit');
     end if;
-    if low is null then
+    if base is null then
         perform changefeed.ulid_misuse(
             'there is no ULID transaction here; call begin_ulid_transaction after BEGIN');
     elsif value is null or value operator(pg_catalog.<=) base
@@ -465,72 +280,42 @@ begin
     elsif value operator(pg_catalog.-) base operator(pg_catalog.>=) 1152921504606846976 then
         perform changefeed.ulid_misuse('this transaction has used up its ULIDs; begin another one');
     end if;
-    return pg_catalog.decode(pg_catalog.current_setting('changefeed.ulid_high'), 'hex')
-           operator(pg_catalog.||) pg_catalog.int8send(
-               low operator(pg_catalog.+) (value operator(pg_catalog.-) base));
+    if feed_id is not null or shard_id is not null then
+        place := pg_catalog.array_position(
+            pg_catalog.string_to_array(pg_catalog.current_setting('changefeed.ulid_state'), ' '),
+            pg_catalog.format('%s/%s', feed_id, shard_id));
+        if place is null then
+            perform changefeed.ulid_misuse(pg_catalog.format(
+                'feed %s shard %s is not in this ULID transaction; name it in begin_ulid_shards, or add it',
+                feed_id, shard_id));
+        end if;
+        high := pg_catalog.split_part(high, ' ', place);
+        low := pg_catalog.split_part(low, ' ', place);
+    elsif pg_catalog.strpos(low, ' ') operator(pg_catalog.>) 0 then
+        perform changefeed.ulid_misuse(
+            'this ULID transaction writes to several shards: name the feed and the shard of the ULID');
+    end if;
+    return pg_catalog.decode(high, 'hex') operator(pg_catalog.||) pg_catalog.int8send(
+               low::bigint operator(pg_catalog.+) (value operator(pg_catalog.-) base));
 end $$;
 
-create function changefeed.new_ulid() returns bytea
+create function changefeed.new_ulid(feed_id uuid default null, shard_id integer default null) returns bytea
 language sql volatile as $$
-    select changefeed.ulid_sequence(pg_catalog.nextval('changefeed.sequence'))
+    select changefeed.ulid_sequence(pg_catalog.nextval('changefeed.sequence'), $1, $2)
 $$;
 
--- Verifies that nobody has judged this transaction dead and nobody else has moved the shard, and
--- stores where the shard stands now. Commit directly afterwards: from here on the state row is
--- locked.
+-- Verifies the transaction for all of its pairs: the COMMIT that follows cannot fail for them any more. Commit directly
+-- afterwards: from here on the state rows are locked.
 create function changefeed.commit_ulid_transaction() returns void
 language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
-declare
-    begun   changefeed.ulid_guard;
-    counted bigint;
-    low     bigint;
-    happens timestamptz;
 begin
-    -- Nobody sees a row of this table but the transaction that wrote it.
-    delete from changefeed.ulid_guard g
-    where g.ctid = nullif(current_setting('changefeed.ulid_guard', true), '')::tid
-    returning g.* into begun;
-    if not found then
-        if nullif(current_setting('changefeed.ulid_state', true), '') is not null then
-            perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
-        end if;
+    if coalesce(current_setting('changefeed.ulid_state', true), '') = '' then
         perform changefeed.ulid_misuse(
             'there is no ULID transaction to commit; call begin_ulid_transaction after BEGIN');
+    elsif current_setting('changefeed.ulid_low', true) = '' then
+        perform changefeed.ulid_misuse('commit_ulid_transaction was already called; commit');
     end if;
-    -- Locked, so that it is the newest number and stays so until we have committed.
-    select i.count into counted from changefeed.incident i
-    where i.feed_id = begun.feed_id and i.shard_id = begun.shard_id for share;
-    if coalesce(counted, 0) <> begun.incidents then
-        raise exception 'changefeed: this transaction of feed % shard % was silent for too long, and '
-                        'its lock was burned', begun.feed_id, begun.shard_id
-            using errcode = 'CF003', hint = 'Roll back and do it again.';
-    end if;
-    happens := timestamptz 'epoch' + begun.time_ms * interval '1 millisecond';
-    low := nextval('changefeed.sequence') - begun.base;
-    if low >= 1152921504606846976 then
-        perform changefeed.ulid_misuse('this transaction has used up its ULIDs; begin another one');
-    end if;
-    low := begun.low + low;
-    if begun.before_high is null then
-        insert into changefeed.shard_ulid (feed_id, shard_id, time, ulid_high, ulid_low, base)
-        values (begun.feed_id, begun.shard_id, happens, begun.high, low, begun.base)
-        on conflict do nothing;
-    else
-        update changefeed.shard_ulid s
-        set time = happens, ulid_high = begun.high, ulid_low = low, base = begun.base
-        where s.feed_id = begun.feed_id and s.shard_id = begun.shard_id
-          and s.ulid_high = begun.before_high and s.ulid_low = begun.before_low;
-    end if;
-    if not found then
-        raise exception 'changefeed: feed % shard % was moved by somebody else during this '
-                        'transaction', begun.feed_id, begun.shard_id
-            using errcode = 'CF003', hint = 'Roll back and do it again.';
-    end if;
-    perform set_config('changefeed.ulid_low', '', true),
-            -- The state row is locked now: whoever does not commit at once is ended soon, but not
-            -- before others have seen the silence and can count it.
-            set_config('idle_in_transaction_session_timeout',
-                       least(begun.timeout::bigint + 200, 2147483647)::text, true);
+    set constraints changefeed.ulid_guard_check immediate;
 end $$;
 
 -- For symmetry with the other databases: a plain ROLLBACK frees everything here as well.

@@ -5,6 +5,7 @@ mod attacks;
 mod client;
 mod history;
 mod lost_writers;
+mod pairs;
 mod process;
 mod reading;
 mod sql;

@@ -17,7 +17,7 @@ pub(crate) fn now() -> u128 {
         .as_micros()
 }
 
-/// A writer to shard 0 of the table `event`.
+/// A writer to shard 0 of the table `event`, and in some transactions, whose names end with `+`, to shard 1, too.
 #[derive(Debug)]
 pub struct Writer {
     store: PostgresStore,
@@ -41,11 +41,17 @@ impl Writer {
 
     /// One transaction with a random fate.
     pub async fn write(&mut self) -> Written {
-        let name = format!("{}-{}", self.name, self.written);
+        let both = self.rng.u8(..3) == 0;
+        let name = format!(
+            "{}-{}{}",
+            self.name,
+            self.written,
+            if both { "+" } else { "" }
+        );
         self.written += 1;
         let size = self.rng.usize(1..4);
         let began = now();
-        let fate = self.transaction(&name, size).await;
+        let fate = self.transaction(&name, size, both).await;
         Written {
             name,
             size,
@@ -55,8 +61,8 @@ impl Writer {
         }
     }
 
-    async fn transaction(&mut self, name: &str, size: usize) -> Fate {
-        let options = UlidOptions {
+    async fn transaction(&mut self, name: &str, size: usize, both: bool) -> Fate {
+        let mut options = UlidOptions {
             timeout: self.timeout,
             ..UlidOptions::new(FEED, 0)
         };
@@ -65,6 +71,14 @@ impl Writer {
             1 => IsolationLevel::Serializable,
             _ => IsolationLevel::ReadCommitted,
         };
+        // From the beginning, named in either order, or added.
+        let adds = both && matches!(isolation, IsolationLevel::ReadCommitted) && self.rng.bool();
+        if both && !adds {
+            options = options.and(FEED, 1);
+            if self.rng.bool() {
+                (options.shard, options.others[0].shard) = (1, 0);
+            }
+        }
         let begun = self.store.begin_ulid_with(&options, isolation).await;
         let mut transaction = match begun {
             Ok(transaction) => transaction,
@@ -73,12 +87,23 @@ impl Writer {
             }
             Err(error) => panic!("{name}: {error:?}"),
         };
+        if adds && let Err(error) = transaction.add(FEED, 1, Duration::from_secs(30)).await {
+            let known = matches!(
+                error.kind(),
+                Kind::Busy | Kind::Unavailable | Kind::Database
+            );
+            assert!(known, "{name}: {error:?}");
+            return Fate::Undone;
+        }
         for n in 0..size {
             self.pause().await;
-            if let Err(error) = insert(&mut transaction, &format!("{name}/{size}/{n}")).await {
-                // Judged dead on a machine that stood still: its server has closed the session.
-                assert!(error.is_closed() || error.code().is_some(), "{error:?}");
-                return Fate::Undone;
+            for shard in 0..=i32::from(both) {
+                let note = format!("{name}/{size}/{n}");
+                if let Err(error) = insert(&mut transaction, shard, &note).await {
+                    // Judged dead on a machine that stood still: its server has closed the session.
+                    assert!(error.is_closed() || error.code().is_some(), "{error:?}");
+                    return Fate::Undone;
+                }
             }
         }
         self.pause().await;
@@ -126,13 +151,14 @@ fn fate(ended: &changefeed_core::Result<()>) -> Fate {
 
 async fn insert(
     transaction: &mut UlidTransaction,
+    shard: i32,
     note: &str,
 ) -> Result<(), changefeed_postgres::tokio_postgres::Error> {
-    let ulid = transaction.next_ulid().unwrap().to_bytes();
+    let ulid = transaction.next_ulid_of(FEED, shard).unwrap().to_bytes();
     transaction
         .execute(
-            "insert into event (shard, ulid, note) values (0, $1, $2)",
-            &[&ulid.as_slice(), &note],
+            "insert into event (shard, ulid, note) values ($1, $2, $3)",
+            &[&shard, &ulid.as_slice(), &note],
         )
         .await
         .map(drop)

@@ -56,6 +56,7 @@ fn a_ulid_transaction_cannot_be_prepared_however_it_is_written() {
             "reset all; prepare transaction 'x'",
             "unlisten *; prepare transaction 'x'",
             "close all; deallocate all; unlisten *; select 1; /* */ prepare transaction 'x'",
+            "prepare transaction 'x'",
         ] {
             refused(
                 session,
@@ -93,44 +94,66 @@ fn a_ulid_transaction_cannot_be_prepared_however_it_is_written() {
     }));
 }
 
-/// Settings are anybody's: whatever is done to them, nothing is committed without its verification.
+/// Settings are anybody's: whatever is done to them, nothing is committed without its verification, and what it drew is
+/// never given again.
 #[test]
-fn an_unverified_commit_fails_whatever_is_done_to_settings() {
+fn a_commit_is_verified_whatever_is_done_to_settings() {
     run(scene(async |session, other| {
+        let moved =
+            format!("select max(ulid_low) from changefeed.shard_ulid where feed_id = '{FEED}'");
+        let guards = "select count(*) from changefeed.ulid_guard";
         for hiding in [
+            "select 1",
             "reset all",
             "set local changefeed.ulid_guard = ''",
-            "set local changefeed.ulid_guard = '(7,7)'; set local changefeed.ulid_state = ''",
+            "set local changefeed.ulid_guard = '{}'; set local changefeed.ulid_state = ''",
             "set changefeed.ulid_base = '1'",
             "select set_config('changefeed.ulid_guard', null, false)",
+            // One who may disable triggers for the session does not disable this one.
+            "set local session_replication_role = replica",
         ] {
-            refused(
-                session,
-                &["begin", &begin(), hiding, "commit"],
-                "not verified by commit_ulid_transaction",
-            )
-            .await;
-        }
-        // Somebody who begins a second one and verifies only that.
-        let second = format!("select changefeed.begin_ulid_transaction('{FEED}', 1)");
-        refused(
-            session,
-            &["begin", &begin(), "reset all", &second, COMMIT, "commit"],
-            "not verified by commit_ulid_transaction",
-        )
-        .await;
-        // One who may disable triggers for the session does not disable this one.
-        refused(
-            session,
-            &[
+            let hint = format!(
+                "select changefeed.begin_ulid_transaction('{FEED}', 0, time_hint => '2020-01-01Z')"
+            );
+            session
+                .run(&format!("begin; {hint}; {COMMIT}; commit"))
+                .await;
+            let before = session.number(&moved).await;
+            for statement in [
                 "begin",
-                &begin(),
-                "set local session_replication_role = replica",
+                &hint,
+                "select changefeed.new_ulid()",
+                hiding,
                 "commit",
-            ],
-            "not verified by commit_ulid_transaction",
-        )
-        .await;
+            ] {
+                session.execute(statement).await.unwrap();
+            }
+            assert!(session.number(&moved).await > before, "{hiding}");
+            session.run("reset all").await;
+            // Its lock is burned meanwhile, and that is found at the commit.
+            let burn = format!(
+                "insert into changefeed.incident (feed_id, shard_id, count) values ('{FEED}', 0, 1) \
+                 on conflict (feed_id, shard_id) do update set count = incident.count + 1"
+            );
+            for statement in ["begin", &begin(), hiding] {
+                session.execute(statement).await.unwrap();
+            }
+            other.run(&burn).await;
+            let error = session.execute("commit").await.unwrap_err();
+            assert!(
+                error.message.contains("its lock was burned"),
+                "{hiding}: {error}"
+            );
+            session.run("reset all").await;
+            goes_on(other).await;
+        }
+        // Somebody who begins a second one, and hides the first.
+        let second = format!("select changefeed.begin_ulid_transaction('{FEED}', 1)");
+        for statement in ["begin", &begin(), "reset all", &second, COMMIT, "commit"] {
+            session.execute(statement).await.unwrap();
+        }
+        // What says another guard than its own leaves a row behind, which harms nobody.
+        assert!(session.number(guards).await < 4);
         goes_on(other).await;
     }));
 }
@@ -145,7 +168,7 @@ fn a_ulid_commit_is_waited_for_whatever_the_session_sets() {
             ("select 1", "set synchronous_commit = off"),
         ] {
             session.execute("reset synchronous_commit").await.unwrap();
-            for statement in [before, "begin", &begin(), COMMIT, after] {
+            for statement in [before, "begin", &begin(), after, COMMIT] {
                 session.execute(statement).await.unwrap();
             }
             session

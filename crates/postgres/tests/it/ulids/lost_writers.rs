@@ -468,3 +468,32 @@ fn promise_7_a_killed_process_frees_its_shard_at_once() {
         assert_eq!(scene.notes().await.len(), 2);
     });
 }
+
+/// Its rows are locked then, and its lock cannot be burned: the server has to end it, soon after the timeout, and the
+/// incident is counted all the same.
+#[test]
+fn promise_7_a_holder_that_is_lost_between_verifying_and_committing() {
+    run(async {
+        let scene = scene().await;
+        write(&scene.store, "before").await;
+        let holder = scene.session().await;
+        let feed = options().feed;
+        holder
+            .execute(&format!(
+                "begin; select changefeed.begin_ulid_transaction('{feed}', 0)"
+            ))
+            .await
+            .unwrap();
+        let (first, _) = stall(&scene, 3, async || {
+            holder
+                .execute("select changefeed.commit_ulid_transaction()")
+                .await
+                .unwrap();
+        })
+        .await;
+        within_bounds("silent after verifying", first);
+        assert_eq!(scene.incidents().await, 1);
+        assert!(holder.execute("commit").await.is_err());
+        assert_eq!(scene.notes().await.len(), 4);
+    });
+}

@@ -259,11 +259,10 @@ fn misuse_is_named() {
                     begin_ulid_transaction after BEGIN";
         let nothing = "CF004: changefeed: there is no ULID transaction to commit; call \
                        begin_ulid_transaction after BEGIN";
-        let raw = "CF004: changefeed: this transaction was not verified by \
-                   commit_ulid_transaction()";
+        let verified = "CF004: changefeed: this ULID transaction is verified already; commit";
         let open = format!(
             "CF004: changefeed: a ULID transaction of {FEED}/0 is already open in this \
-             transaction; a transaction writes to one shard"
+             transaction; name all shards in begin_ulid_shards, or use add_ulid_shard"
         );
         let level = |level: &str| {
             format!(
@@ -277,7 +276,6 @@ fn misuse_is_named() {
         };
         let cases: Vec<(Vec<&str>, String)> = vec![
             // Outside of a transaction.
-            (vec![&one], raw.to_owned()),
             (vec![new], none.to_owned()),
             (vec![sequence], none.to_owned()),
             (vec![COMMIT], nothing.to_owned()),
@@ -294,17 +292,18 @@ fn misuse_is_named() {
                 "CF004: changefeed: commit_ulid_transaction was already called; commit".to_owned(),
             ),
             // Too late.
-            (vec!["begin", &one, COMMIT, new], none.to_owned()),
-            (vec!["begin", &one, COMMIT, sequence], none.to_owned()),
-            // Without verification, in several ways.
-            (vec!["begin", &one, &row, "commit"], raw.to_owned()),
+            (vec!["begin", &one, COMMIT, new], verified.to_owned()),
+            (vec!["begin", &one, COMMIT, sequence], verified.to_owned()),
             (
-                vec!["begin", &one, &row, "set constraints all immediate"],
-                raw.to_owned(),
+                vec!["begin", &one, "set constraints all immediate", new],
+                verified.to_owned(),
             ),
+            // It would be verified at once, and keep its shard locked.
             (
-                vec!["begin", &one, &row, "prepare transaction 'x'"],
-                raw.to_owned(),
+                vec!["begin", "set constraints all immediate", &one],
+                "CF004: changefeed: this transaction has said SET CONSTRAINTS ... IMMEDIATE; begin a ULID \
+                 transaction before that"
+                    .to_owned(),
             ),
             // Isolation.
             (
@@ -400,14 +399,12 @@ fn savepoints_take_back_what_they_should() {
         // After: the rows are taken back, the transaction goes on, with ULIDs of its own.
         run_all(&session, &["begin", &one, &row("a"), "savepoint s"]).await;
         run_all(&session, &[&row("no"), "rollback to s", &row("b")]).await;
-        // The verification, too: a raw commit is refused again.
+        // The verification, too: a raw commit does it again.
         run_all(&session, &["savepoint s", COMMIT, "rollback to s"]).await;
         run_all(&session, &[&row("c"), COMMIT, "commit"]).await;
         assert_eq!(scene.notes().await, ["a", "b", "c"]);
-        run_all(&session, &["begin", &one, &row("no"), "savepoint s"]).await;
-        run_all(&session, &[COMMIT, "rollback to s"]).await;
-        let answer = refused(&session, "commit").await;
-        assert!(answer.starts_with("CF004: "), "{answer}");
+        run_all(&session, &["begin", &one, &row("raw"), "savepoint s"]).await;
+        run_all(&session, &[COMMIT, "rollback to s", "commit"]).await;
         // Released savepoints change nothing.
         run_all(
             &session,
@@ -422,7 +419,7 @@ fn savepoints_take_back_what_they_should() {
             ],
         )
         .await;
-        assert_eq!(scene.notes().await, ["a", "b", "c", "d"]);
+        assert_eq!(scene.notes().await, ["a", "b", "c", "raw", "d"]);
         assert_eq!(scene.locks().await, 0);
     });
 }

@@ -35,7 +35,11 @@ pub(crate) struct Scene {
 
 /// A database with the table `event` and the feed `events` of one shard.
 pub(crate) async fn scene() -> Scene {
-    let backend = PostgresBackend::fresh().await;
+    scene_on(PostgresBackend::fresh().await).await
+}
+
+/// The same on a database of the test's own.
+pub(crate) async fn scene_on(backend: PostgresBackend) -> Scene {
     let store = PostgresStore::connect(&backend.url()).await.unwrap();
     store.migrate().await.unwrap();
     let admin = (&backend as &dyn Backend).session().await;
@@ -61,9 +65,14 @@ impl Scene {
 
     /// How often the lock of shard 0 was burned.
     pub(crate) async fn incidents(&self) -> i64 {
+        self.incidents_of(0).await
+    }
+
+    pub(crate) async fn incidents_of(&self, shard: i32) -> i64 {
         let all = self.store.incidents().await.unwrap();
-        assert!(all.iter().all(|i| i.feed == FEED && i.shard == 0));
-        all.iter().map(|i| i.count).sum()
+        assert!(all.iter().all(|i| i.feed == FEED));
+        let of = all.iter().filter(|i| i.shard == shard);
+        of.map(|i| i.count).sum()
     }
 
     /// The notes that are committed, by ULID.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use changefeed_core::{SchemaStore, UlidStore};
+use changefeed_core::{SchemaStore, TriggerStore, UlidStore};
 use changefeed_postgres::PostgresStore;
 use changefeed_testkit::backend::{Backend, PostgresBackend, PostgresSession, Session};
 use changefeed_testkit::postgres::as_role;
@@ -23,8 +23,8 @@ fn a_role_with_the_documented_grants_can_write_and_no_more() {
             "usage on sequence changefeed.sequence",
             "execute on function changefeed.begin_ulid_transaction(uuid, integer, integer, \
              timestamptz, integer)",
-            "execute on function changefeed.new_ulid()",
-            "execute on function changefeed.ulid_sequence(bigint)",
+            "execute on function changefeed.new_ulid",
+            "execute on function changefeed.ulid_sequence",
             "execute on function changefeed.ulid_misuse(text)",
             "execute on function changefeed.commit_ulid_transaction()",
             "execute on function changefeed.report_incident(uuid, integer, integer)",
@@ -51,7 +51,7 @@ fn a_role_with_the_documented_grants_can_write_and_no_more() {
         run_all(&session, &[&everything]).await;
         assert_eq!(scene.notes().await, ["a", "b"]);
         // What is raised for it is ours, not "permission denied".
-        for misuse in [COMMIT, "select changefeed.new_ulid()", &begin(0)] {
+        for misuse in [COMMIT, "select changefeed.new_ulid()"] {
             let answer = refused(&session, misuse).await;
             assert!(answer.starts_with("CF004: "), "{answer}");
         }
@@ -59,7 +59,7 @@ fn a_role_with_the_documented_grants_can_write_and_no_more() {
             "select * from changefeed.shard_ulid",
             "update changefeed.incident set count = 0",
             "delete from changefeed.ulid_guard",
-            "select changefeed.ulid_lock(gen_random_uuid(), 0, 1000, 0, true)",
+            "select changefeed.ulid_take(gen_random_uuid(), 0, 1000, 0, true, false)",
         ] {
             let answer = refused(&session, forbidden).await;
             assert!(answer.starts_with("42501: "), "{forbidden}: {answer}");
@@ -154,6 +154,20 @@ fn the_owner_must_see_the_sessions_of_writers() {
             assert!(began.elapsed() < Duration::from_secs(5));
             let now: i64 = count().await;
             assert_eq!(now, expected, "{seen}");
+            // The doctor says so, and names the grant, as soon as there were such transactions.
+            let commit = format!("{begin}; {COMMIT}; commit");
+            waiter
+                .execute(&commit.replace("0, 300", "1, 300"))
+                .await
+                .unwrap();
+            let said = store.capture_findings().await.unwrap();
+            let advice = format!("grant pg_read_all_stats to {owner}");
+            let found: Vec<_> = said
+                .iter()
+                .filter(|f| f.advice.as_ref() == Some(&advice))
+                .collect();
+            assert_eq!(found.len(), usize::from(!seen), "{found:?}");
+            assert!(found.iter().all(|f| f.message.contains(&writer)));
         }
         drop(store);
         admin
