@@ -32,5 +32,6 @@ mod support;
 mod trim;
 mod ulid_feeds;
 mod ulids;
+mod ulids_sql;
 mod wake;
 mod watches;

@@ -13,7 +13,7 @@ use changefeed_sqlite::MIGRATIONS;
 use crate::support::Lab;
 
 /// A row for every table. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 27] = [
+const FILL: [(&str, &str); 28] = [
     ("feed", "(feed_id, name) values (7, 'old')"),
     (
         "shard_def",
@@ -59,6 +59,11 @@ const FILL: [(&str, &str); 27] = [
     (
         "incident",
         "(feed_id, shard_id, count) values ('80270756-deeb-11ed-91f2-4f03a365d3f8', 0, 2)",
+    ),
+    // Only one that refers to a row that there is can be committed.
+    (
+        "ulid_open",
+        "(feed_id, shard_id, time, open) values ('80270756-deeb-11ed-91f2-4f03a365d3f8', 5, 1, 1)",
     ),
     (
         "ulid_source",
