@@ -52,7 +52,8 @@ CREATE TABLE changefeed_event (
   change_id   integer not null primary key,
   trigger_id  integer not null,
   op          text    not null,             -- I, U, D or M
-  state       text    not null default 'p', -- pending, delivered, error, archived
+  state       text    not null default 'p', -- pending, delivered, error, archived, collapsed
+  superseded_by integer,                    -- the event that was delivered for a collapsed one
   due_at      integer,                      -- milliseconds since 1970
   tries       integer not null default 0,
   cut_off     integer not null default 0,   -- those of the tries whose end nobody knows
@@ -107,6 +108,13 @@ CREATE TABLE changefeed_event_trigger (
   definition     text    not null, -- JSON
   -- Why nothing is delivered at present.
   paused_because text,
+  -- What of the definition statements need: how long an event waits for its first attempt, the time from one request
+  -- to the next, and how many may follow each other at once.
+  wait_ms        integer not null default 0,
+  pace_us        integer,
+  burst          integer not null default 1,
+  -- When the next request was due if all had kept the pace, in microseconds since 1970.
+  paced_at       integer not null default 0,
   dropped_at     integer -- milliseconds since 1970
 ) strict;
 CREATE TABLE changefeed_feed (
@@ -338,7 +346,9 @@ begin
   values ((select value from changefeed_change_id), new.trigger_id, new.op, new.old, new.new,
           new.order_key, new.feed_id, new.shard,
           cast((julianday('now') - 2440587.5) * 86400000.0 as integer),
-          cast((julianday('now') - 2440587.5) * 86400000.0 as integer));
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer)
+          + coalesce((select wait_ms from changefeed_event_trigger
+                       where trigger_id = new.trigger_id), 0));
 end;
 CREATE TRIGGER changefeed_captured_insert instead of insert on changefeed_captured
 begin
@@ -432,6 +442,19 @@ end;
 CREATE TRIGGER changefeed_feed_delete_ulid after delete on changefeed_feed
 begin
   delete from changefeed_ulid_source where feed_id = old.feed_id;
+end;
+CREATE TRIGGER changefeed_invoke_insert instead of insert on changefeed_invoke
+begin
+  select raise(abort, 'changefeed: there is no event trigger of this name that takes events by hand; create it with --manual')
+   where not exists (select 1 from changefeed_invoke where trigger_name = new.trigger_name);
+  select raise(abort, 'changefeed: the payload of an event must be JSON')
+   where new.payload is not null and not json_valid(new.payload);
+  insert into changefeed_captured_event (trigger_id, op, new, order_key, feed_id, shard)
+  select t.trigger_id, 'M', coalesce(new.payload, '{}'),
+         case when json_extract(t.definition, '$.in_order') <> 0 then 'manual' end,
+         (select f.feed_id from changefeed_feed f where f.name = json_extract(t.definition, '$.feed')), 0
+    from changefeed_event_trigger t
+   where t.name = new.trigger_name and t.dropped_at is null;
 end;
 CREATE TRIGGER changefeed_new_ulid_insert instead of insert on changefeed_new_ulid
 begin
@@ -623,7 +646,7 @@ CREATE VIEW changefeed_event_invocation_logs
 CREATE VIEW changefeed_event_log
   (id, change_id, trigger_name, schema_name, table_name, op, old, new, session_variables,
    trace_context, created_at, delivered, error, tries, locked_by, locked_until, next_retry_at,
-   archived) as
+   archived, superseded_by) as
   select printf('%08x-%04x-8%03x-8%03x-%012x', e.change_id >> 28, (e.change_id >> 12) & 65535,
                 e.change_id & 4095, (e.bits >> 48) & 4095, e.bits & 281474976710655),
          e.change_id, t.name, 'main', t.table_name,
@@ -637,9 +660,12 @@ CREATE VIEW changefeed_event_log
               then strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') end,
          case when e.lease_owner is null
               then strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') end,
-         e.state = 'a'
+         e.state = 'a', e.superseded_by
     from changefeed_event e
     join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
+CREATE VIEW changefeed_invoke (trigger_name, payload) as
+  select name, null from changefeed_event_trigger
+   where dropped_at is null and json_extract(definition, '$.manual') = 1;
 CREATE VIEW changefeed_new_ulid (feed_id, shard_id, count, n, ulid) as
 with recursive p (feed_id, shard_id, count, n, low) as (
   select feed_id, shard_id, drawn, 1, drawn_low from changefeed_ulid_open where drawn > 0

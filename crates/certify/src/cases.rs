@@ -239,6 +239,8 @@ async fn delivers(place: &Arc<dyn Place>, store: &Arc<dyn Store>) -> Result<()> 
         limit: 2,
         overall: None,
         ordered: false,
+        debounced: false,
+        paced: false,
     };
     let lease = Duration::from_secs(60);
     let one = store

@@ -155,6 +155,8 @@ async fn use_store(
         limit: 10,
         overall: None,
         ordered: false,
+        debounced: false,
+        paced: false,
     };
     for _ in 0..3 {
         store

@@ -15,10 +15,10 @@ pub use retention::Retention;
 pub use sink::{Header, Setting, Sink, Webhook};
 pub use subscription::{OnRefusal, SubscriptionDefinition, SubscriptionFormat, subscription_start};
 pub use template::{BATCH_VALUES, EVENT_VALUES, Template, TemplatePlace, TemplateValues};
-pub use text::format_span;
+pub use text::{format_span, parse_span};
 pub use trigger::{
-    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, TriggerDefinition,
-    TriggerId, TriggerName, Updates,
+    Capture, CleanUp, Delivery, EventTrigger, FeedBinding, Format, OrderBy, Rate,
+    TriggerDefinition, TriggerId, TriggerName, Updates,
 };
 pub use watch::{NewWatch, WatchDefinition};
 

@@ -203,6 +203,8 @@ pub enum EventStatus {
     DeadLetter,
     /// Its trigger was dropped before it was delivered.
     Archived,
+    /// A later event of its key was delivered for it: its trigger debounces.
+    Collapsed,
 }
 
 impl EventStatus {
@@ -213,6 +215,7 @@ impl EventStatus {
             EventStatus::Delivered => 'd',
             EventStatus::DeadLetter => 'e',
             EventStatus::Archived => 'a',
+            EventStatus::Collapsed => 'c',
         }
     }
 
@@ -223,6 +226,7 @@ impl EventStatus {
             "d" => Ok(EventStatus::Delivered),
             "e" => Ok(EventStatus::DeadLetter),
             "a" => Ok(EventStatus::Archived),
+            "c" => Ok(EventStatus::Collapsed),
             other => Err(Error::new(
                 crate::Kind::Database,
                 format!("the event log holds an unknown state '{other}'"),
@@ -250,6 +254,20 @@ pub struct LoggedEvent {
     pub last_status: Option<u16>,
     /// Why the newest attempt failed.
     pub last_error: Option<String>,
+    /// The change of the event that was delivered for it, if it was collapsed.
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        serialize_with = "optional_position"
+    )]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub superseded_by: Option<i64>,
+}
+
+fn optional_position<S: serde::Serializer>(
+    position: &Option<i64>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    position.map(|p| p.to_string()).serialize(serializer)
 }
 
 /// How an attempt ended, as the log of attempts says it.
@@ -336,6 +354,10 @@ pub struct Wanted {
     pub overall: Option<u32>,
     /// Whether events of one key come one after the other.
     pub ordered: bool,
+    /// Whether the last event of a key is taken for all that wait.
+    pub debounced: bool,
+    /// Whether requests keep a pace: there may be more due than a claim brings.
+    pub paced: bool,
 }
 
 /// An event that this instance holds for the time of its lease. The attempt is counted already:
@@ -456,6 +478,15 @@ pub struct Cleaned {
     pub attempts: u64,
     /// Whether there may be more.
     pub more: bool,
+}
+
+impl Cleaned {
+    /// Adds what another step has removed.
+    pub fn add(&mut self, other: Cleaned) {
+        self.events += other.events;
+        self.attempts += other.attempts;
+        self.more |= other.more;
+    }
 }
 
 #[cfg(test)]

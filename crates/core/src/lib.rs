@@ -49,10 +49,10 @@ pub use crash::crash_point;
 pub use cursor::{After, Cursor};
 pub use definition::{
     BATCH_VALUES, Broker, Capture, CleanUp, Container, Delivery, EVENT_VALUES, EventTrigger,
-    FeedBinding, Format, Header, NewWatch, OnRefusal, OrderBy, Retention, Setting, Sink,
+    FeedBinding, Format, Header, NewWatch, OnRefusal, OrderBy, Rate, Retention, Setting, Sink,
     SubscriptionDefinition, SubscriptionFormat, Template, TemplatePlace, TemplateValues,
     TriggerDefinition, TriggerId, TriggerName, Updates, WatchDefinition, Webhook, format_span,
-    subscription_start,
+    parse_span, subscription_start,
 };
 pub use definitions::Step;
 pub use delivery::{Answer, Growth, MAX_CUT_OFF, Retry, Verdict};

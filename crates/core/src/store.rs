@@ -15,7 +15,7 @@ use crate::{
     LaneState, Lease, LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration,
     NewFeed, NewToken, Page, ParkedChange, ParkedRows, Redelivery, Result, Retention, SchemaState,
     Settled, ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SweepGroup,
-    TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch,
+    TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, WakeHub, Wanted, Watch,
     WatchFrom, WatchPlace, WatchSettings, WatchSpec, WatchStatus,
 };
 
@@ -204,6 +204,12 @@ pub trait WakeStore: Send + Sync {
     /// One query serves all watches of a process. Retries that become due are not announced in time:
     /// the watch sets its own timer. If the store cannot look, it wakes several times a second.
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace>;
+
+    /// Listens for commits of anybody: wakes when something may have become visible that was not. A hint: what
+    /// rests on it looks from time to time in any case. A store that cannot tell wakes nobody.
+    fn listen_to_commits(&self) -> Listener<()> {
+        WakeHub::default().listen(())
+    }
 }
 
 /// What can be seen of ULID transactions from outside. Beginning one is not here: it gives the
@@ -304,6 +310,15 @@ pub trait EventStore: Send + Sync {
         &self,
         trigger: Option<&EventTrigger>,
         what: CleanUp,
+        batch: usize,
+    ) -> Result<Cleaned>;
+
+    /// Removes at most `batch` attempts that are older than this, of finished events of a trigger (of every
+    /// trigger if none is given). The events stay, and so do the attempts of dead letters.
+    async fn clean_up_attempts(
+        &self,
+        trigger: Option<&EventTrigger>,
+        after: Duration,
         batch: usize,
     ) -> Result<Cleaned>;
 

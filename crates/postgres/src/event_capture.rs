@@ -267,6 +267,10 @@ async fn row_function(
         )?,
         None => String::new(),
     };
+    let due = match definition.delivery.wait_ms() {
+        0 => "clock_timestamp()".to_owned(),
+        wait => format!("changefeed.first_due({wait})"),
+    };
     let (before, after, differs) = (text(0)?, text(1)?, text(2)?);
     let (known, plan) = (text(10)?, text(11)?);
     fill(
@@ -290,6 +294,7 @@ async fn row_function(
             ("old_shard", &text(6)?),
             ("feed", &feed),
             ("publish", &publish),
+            ("due", &due),
             ("trigger_id", &id.0.to_string()),
         ],
     )

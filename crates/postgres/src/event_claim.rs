@@ -46,6 +46,9 @@ impl Session {
             claim.plain(client, &plain, &mut taken).await?;
         }
         for one in wanted.iter().filter(|w| w.ordered) {
+            if one.debounced {
+                collapse(client, one.trigger).await?;
+            }
             claim.ordered(client, one, &mut taken).await?;
         }
         let claims: Vec<EventClaim> = taken.iter().map(|t| t.claim).collect();
@@ -60,6 +63,19 @@ impl Session {
         }
         Ok(events)
     }
+}
+
+/// Marks the events that a later one of their key is delivered for.
+async fn collapse(client: &ClientWrapper, trigger: TriggerId) -> Result<()> {
+    let statement = client
+        .prepare_cached(include_str!("sql/event_collapse.sql"))
+        .await
+        .map_err(db)?;
+    client
+        .query(&statement, &[&trigger.0, &LOOKED_AT])
+        .await
+        .map_err(db)?;
+    Ok(())
 }
 
 /// Reads events that were taken, as many as fit.
@@ -146,7 +162,7 @@ impl Claim<'_> {
             let took = of_this.max_by_key(|t| t.due).map(|last| Took {
                 last_due: last.due,
                 now: last.now,
-                full: cut || count >= one.limit as usize || one.overall.is_some(),
+                full: cut || count >= one.limit as usize || one.overall.is_some() || one.paced,
             });
             let nothing = empty.iter().find(|e| e.trigger == one.trigger);
             let nothing = nothing.map(|e| Took::everything(e.now));

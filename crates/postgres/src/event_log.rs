@@ -1,5 +1,7 @@
 //! Looking into the event log, delivering again, and cleaning up.
 
+use std::time::Duration;
+
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Event, EventBits, EventFilter, EventId, EventStatus, EventTrigger,
     LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName, TriggerState, Uuid,
@@ -156,6 +158,33 @@ impl Session {
         })
     }
 
+    pub(crate) async fn clean_up_attempts(
+        &self,
+        trigger: Option<&EventTrigger>,
+        after: Duration,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        let client = &**self;
+        let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+        let row = client
+            .query_one(
+                include_str!("sql/event_clean_up_attempts.sql"),
+                &[
+                    &trigger.map(|t| t.id.0),
+                    &after.as_secs_f64().min(1e11),
+                    &limit,
+                ],
+            )
+            .await
+            .map_err(db)?;
+        let attempts: i64 = row.take(0)?;
+        Ok(Cleaned {
+            events: 0,
+            attempts: row.count::<i64, _>(0)?,
+            more: attempts >= limit,
+        })
+    }
+
     pub(crate) async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
         let client = &**self;
         let rows = client
@@ -302,6 +331,7 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
         next_retry_at: row.take("due_at")?,
         last_status: http_status(row.take("last_status")?),
         last_error: row.take("last_error")?,
+        superseded_by: row.take("superseded_by")?,
     })
 }
 

@@ -345,6 +345,18 @@ impl EventStore for PostgresStore {
         .await
     }
 
+    async fn clean_up_attempts(
+        &self,
+        trigger: Option<&EventTrigger>,
+        after: Duration,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        self.call(Limit::LONG, async |s| {
+            s.clean_up_attempts(trigger, after, batch).await
+        })
+        .await
+    }
+
     async fn trigger_states(&self) -> Result<Vec<TriggerState>> {
         self.call(Limit::LONG, async |s| s.trigger_states().await)
             .await

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    EventBits, EventId, EventTrigger, FeedId, Finding, Result, TableName, TriggerDefinition,
+    EventBits, EventId, EventTrigger, FeedId, Finding, Rate, Result, TableName, TriggerDefinition,
     TriggerId, TriggerName, Uuid, crash_point, words,
 };
 use serde_json::value::RawValue;
@@ -166,6 +166,7 @@ pub(crate) async fn create(
     };
     let feed = event_feeds::attach(client, &named).await?;
     let (id, paused) = store(client, &named, &table, feed, replace).await?;
+    store_timing(client, id, &named).await?;
     event_capture::uninstall(client, id, patience)
         .await
         .map_err(|e| in_use(e, &table.name))?;
@@ -319,6 +320,29 @@ async fn store(
         .await
         .map_err(db)?;
     Ok((id, existing.take(2)?))
+}
+
+/// Writes what of the definition statements need.
+async fn store_timing(
+    client: &impl GenericClient,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+) -> Result<()> {
+    let (delivery, rate) = (&definition.delivery, definition.delivery.rate);
+    client
+        .execute(
+            "update changefeed.event_trigger \
+             set wait_ms = $2, pace_us = $3, burst = $4, paced_at = null where trigger_id = $1",
+            &[
+                &id.0,
+                &delivery.wait_ms(),
+                &rate.map(Rate::pace_us),
+                &rate.map_or(1, Rate::burst),
+            ],
+        )
+        .await
+        .map_err(db)?;
+    Ok(())
 }
 
 fn json<T: serde::Serialize>(value: &T) -> Result<String> {

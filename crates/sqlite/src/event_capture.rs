@@ -330,6 +330,7 @@ impl Plan {
                 ("feed", &self.feed()),
                 ("shard", &self.shard(alias)?),
                 ("wanted", &wanted.join("\n     and ")),
+                ("wait_ms", &self.definition.delivery.wait_ms().to_string()),
             ],
         )
     }

@@ -1,6 +1,6 @@
 //! The event log: listing, showing, delivering again, cleaning up.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Error, Event, EventBits, EventFilter, EventId, EventStatus,
@@ -19,10 +19,11 @@ use crate::value;
 /// How many events one transaction has delivered again.
 const REDELIVER_BATCH: usize = 5000;
 
-const FINISHED: [EventStatus; 3] = [
+const FINISHED: [EventStatus; 4] = [
     EventStatus::Delivered,
     EventStatus::DeadLetter,
     EventStatus::Archived,
+    EventStatus::Collapsed,
 ];
 
 /// The name of a trigger and of its table.
@@ -43,7 +44,7 @@ pub(crate) fn list(
     limit: usize,
 ) -> Result<Vec<LoggedEvent>> {
     let statuses = filter.status.map_or_else(
-        || vec![EventStatus::Pending, FINISHED[0], FINISHED[1], FINISHED[2]],
+        || [EventStatus::Pending].into_iter().chain(FINISHED).collect(),
         |status| vec![status],
     );
     let found = matching(tx, filter, &statuses, limit)?;
@@ -132,6 +133,7 @@ fn logged(row: &Row<'_>) -> Result<LoggedEvent> {
         next_retry_at: row.get("due_at").explained()?,
         last_status: row.get("last_status").explained()?,
         last_error: row.get("last_error").explained()?,
+        superseded_by: row.get("superseded_by").explained()?,
     })
 }
 
@@ -425,6 +427,28 @@ pub(crate) fn clean_up(
     cleaned.more = left == 0;
     crash_point("cleanup.before_commit");
     Ok(cleaned)
+}
+
+/// Removes old attempts of finished events; those of dead letters say what went wrong, and stay.
+pub(crate) fn clean_up_attempts(
+    tx: &Connection,
+    trigger: Option<TriggerId>,
+    after: Duration,
+    batch: usize,
+) -> Result<Cleaned> {
+    let limit = i64::try_from(batch).unwrap_or(i64::MAX);
+    let attempts = tx
+        .execute(
+            include_str!("sql/event_clean_up_attempts.sql"),
+            params![trigger.map(|id| id.0), millis(after), limit],
+        )
+        .explained()?;
+    crash_point("cleanup.before_commit");
+    Ok(Cleaned {
+        events: 0,
+        attempts: u64::try_from(attempts).unwrap_or(0),
+        more: attempts >= batch,
+    })
 }
 
 fn remove(tx: &Connection, found: &[i64], cleaned: &mut Cleaned) -> Result<()> {

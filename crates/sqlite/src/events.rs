@@ -20,12 +20,13 @@ use changefeed_core::{
 use rusqlite::{Connection, OptionalExtension, params};
 
 use crate::error::Explain;
+use crate::event_pace::{collapse, keep_pace};
 use crate::leases::note_time;
-use crate::{SqliteStore, event_log, value};
+use crate::{SqliteStore, event_log, event_pace, value};
 
 /// How many due events of an ordered trigger are looked at for those that are the first of their
 /// key, before keys are looked at one by one.
-const DUE_LOOKED_AT: i64 = 1000;
+pub(crate) const DUE_LOOKED_AT: i64 = 1000;
 
 /// How much one claim brings at most, in bytes.
 const BYTES_AT_ONCE: usize = 16 * 1024 * 1024;
@@ -71,8 +72,15 @@ impl EventStore for SqliteStore {
                 note_time(tx)?;
                 let mut claimed = Vec::new();
                 for wanted in &wanted {
+                    if wanted.debounced {
+                        collapse(tx, wanted.trigger)?;
+                    }
                     let found = store.candidates(tx, wanted, Walk::GoOn)?;
+                    let before = claimed.len();
                     claim(tx, wanted.trigger, &found, &owner, lease, &mut claimed)?;
+                    if wanted.paced {
+                        keep_pace(tx, wanted.trigger, claimed.len() - before)?;
+                    }
                 }
                 crash_point("claim.before_commit");
                 Ok(claimed)
@@ -222,6 +230,17 @@ impl EventStore for SqliteStore {
     ) -> Result<Cleaned> {
         let trigger = trigger.map(|trigger| trigger.id);
         self.writing(move |tx| event_log::clean_up(tx, trigger, what, batch))
+            .await
+    }
+
+    async fn clean_up_attempts(
+        &self,
+        trigger: Option<&EventTrigger>,
+        after: Duration,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        let trigger = trigger.map(|trigger| trigger.id);
+        self.writing(move |tx| event_log::clean_up_attempts(tx, trigger, after, batch))
             .await
     }
 
@@ -379,6 +398,9 @@ fn room(tx: &Connection, wanted: &Wanted) -> Result<Option<i64>> {
             .and_then(|mut s| s.query_row(params![wanted.trigger.0, overall], |row| row.get(0)))
             .explained()?;
         limit = limit.min(i64::from(overall) - leased);
+    }
+    if wanted.paced {
+        limit = limit.min(event_pace::kept(tx, wanted.trigger)?);
     }
     Ok((deliverable && limit > 0).then_some(limit))
 }

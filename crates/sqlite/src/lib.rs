@@ -52,6 +52,7 @@ mod event_backfill;
 mod event_capture;
 mod event_drift;
 mod event_log;
+mod event_pace;
 mod event_row;
 mod events;
 mod feed_drift;

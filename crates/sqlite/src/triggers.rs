@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, NewFeed, Result, Source,
-    TriggerDefinition, TriggerId, TriggerStore, Updates, Uuid, crash_point, words,
+    Backfill, Error, EventBits, EventId, EventTrigger, Feed, Finding, NewFeed, Rate, Result,
+    Source, TriggerDefinition, TriggerId, TriggerStore, Updates, Uuid, crash_point, words,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde_json::value::RawValue;
@@ -199,9 +199,19 @@ pub(crate) fn create(
 pub(crate) fn store(tx: &Connection, id: TriggerId, definition: &TriggerDefinition) -> Result<()> {
     let text = serde_json::to_string(definition)
         .map_err(|error| words::definition_unwritable().caused_by(error))?;
+    let rate = definition.delivery.rate;
     tx.execute(
-        "update changefeed_event_trigger set table_name = ?2, definition = ?3 where trigger_id = ?1",
-        params![id.0, definition.table.name, text],
+        "update changefeed_event_trigger \
+         set table_name = ?2, definition = ?3, wait_ms = ?4, pace_us = ?5, burst = ?6 \
+         where trigger_id = ?1",
+        params![
+            id.0,
+            definition.table.name,
+            text,
+            definition.delivery.wait_ms(),
+            rate.map(Rate::pace_us),
+            rate.map_or(1, Rate::burst)
+        ],
     )
     .explained()?;
     Ok(())

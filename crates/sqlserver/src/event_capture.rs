@@ -196,6 +196,7 @@ impl<'a> Plan<'a> {
             None => ("", String::new()),
         };
         let schema = self.table.name.schema.as_deref().unwrap_or("dbo");
+        let wait = self.definition.delivery.wait_ms();
         Ok(Some(fill(
             include_str!("sql/event_capture.sql"),
             &[
@@ -211,6 +212,8 @@ impl<'a> Plan<'a> {
                         ""
                     },
                 ),
+                ("wait_seconds", &(wait / 1000).to_string()),
+                ("wait_milliseconds", &(wait % 1000).to_string()),
                 ("declare", declare),
                 ("statements", &statements.concat()),
                 ("publish", &publish),

@@ -81,6 +81,8 @@ impl Session {
                     "room": i32::try_from(w.limit).unwrap_or(i32::MAX),
                     "overall": w.overall.map(|n| i32::try_from(n).unwrap_or(i32::MAX)),
                     "ordered": w.ordered,
+                    "debounced": w.debounced,
+                    "paced": w.paced,
                     "walk": walks.at(w.trigger),
                 })
             })

@@ -2,6 +2,8 @@
 
 use std::time::SystemTime;
 
+use std::time::Duration;
+
 use changefeed_core::{
     Attempt, CleanUp, Cleaned, Event, EventBits, EventFilter, EventId, EventStatus, EventTrigger,
     LoggedAttempt, LoggedEvent, Operation, Outcome, Page, Result, TableName, TriggerState, Uuid,
@@ -122,6 +124,30 @@ impl Session {
             events: row.count::<i64, _>(0)?,
             attempts: row.count::<i64, _>(1)?,
             more: row.take::<i64>(2)? >= i64::from(limit),
+        })
+    }
+
+    pub(crate) async fn clean_up_attempts(
+        &mut self,
+        trigger: Option<&EventTrigger>,
+        after: Duration,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        let limit = i32::try_from(batch).unwrap_or(i32::MAX);
+        let age = Span::of(after);
+        // No trigger has a negative number.
+        let trigger = trigger.map_or(-1, |t| t.id.0);
+        let rows = self
+            .patiently(
+                include_str!("sql/event_clean_up_attempts.sql"),
+                &[&trigger, &age.seconds, &age.milliseconds, &limit],
+            )
+            .await?;
+        let row = only(&rows)?;
+        Ok(Cleaned {
+            events: 0,
+            attempts: row.count::<i64, _>(0)?,
+            more: row.take::<i64>(0)? >= i64::from(limit),
         })
     }
 
@@ -281,6 +307,7 @@ fn logged(row: &Row) -> Result<LoggedEvent> {
         next_retry_at: row.maybe_text("due_at")?,
         last_status: http_status(row.maybe("last_status")?),
         last_error: row.maybe_text("last_error")?,
+        superseded_by: row.maybe("superseded_by")?,
     })
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use changefeed_core::{
-    EventBits, EventId, EventTrigger, FeedId, Finding, Result, TableName, TriggerDefinition,
+    EventBits, EventId, EventTrigger, FeedId, Finding, Rate, Result, TableName, TriggerDefinition,
     TriggerId, TriggerName, Uuid, crash_point, words,
 };
 use serde_json::value::RawValue;
@@ -290,8 +290,9 @@ async fn store(
             .await;
         return match inserted {
             Ok(rows) => {
-                let id = only(&rows)?.take(0)?;
-                Ok((TriggerId(id), None))
+                let id = TriggerId(only(&rows)?.take(0)?);
+                store_timing(connection, id, definition).await?;
+                Ok((id, None))
             }
             Err(error) if is_duplicate(&error) => Err(words::trigger_name_taken(&definition.name)),
             Err(error) => Err(db(error)),
@@ -311,6 +312,7 @@ async fn store(
             .await?;
     }
     rewrite(connection, id, definition, table).await?;
+    store_timing(connection, id, definition).await?;
     connection
         .execute(
             "update changefeed.event_trigger set feed_id = @P2 where trigger_id = @P1",
@@ -332,6 +334,28 @@ fn json_of_places(table: &Table) -> Result<String> {
         .map(|c| (c.name.as_str(), c.place))
         .collect();
     json(&places)
+}
+
+/// Writes what of the definition statements need.
+async fn store_timing(
+    connection: &mut Connection,
+    id: TriggerId,
+    definition: &TriggerDefinition,
+) -> Result<()> {
+    let (delivery, rate) = (&definition.delivery, definition.delivery.rate);
+    connection
+        .execute(
+            "update changefeed.event_trigger \
+             set wait_ms = @P2, pace_us = @P3, burst = @P4, paced_at = null where trigger_id = @P1",
+            &[
+                &id.0,
+                &delivery.wait_ms(),
+                &rate.map(Rate::pace_us),
+                &rate.map_or(1, Rate::burst),
+            ],
+        )
+        .await?;
+    Ok(())
 }
 
 /// Stores a definition and what its table is like now.

@@ -15,6 +15,7 @@ pub mod event_capture;
 pub mod event_delivery;
 pub mod event_log;
 pub mod event_order;
+pub mod event_pace;
 pub mod event_transactions;
 pub mod feeds;
 pub mod filtering;
@@ -346,6 +347,12 @@ macro_rules! conformance {
                 a_receiver_that_is_gone_pauses_the_trigger
                 a_retry_comes_after_its_wait
                 promise_11_work_cut_off_at_any_moment_loses_nothing
+            }
+            event_pace {
+                an_event_waits_for_its_first_attempt
+                the_last_event_of_a_key_is_delivered_for_all
+                all_instances_together_keep_a_pace
+                attempts_are_removed_apart_from_events
             }
             event_order {
                 events_of_one_key_come_one_after_the_other

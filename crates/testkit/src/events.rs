@@ -109,6 +109,8 @@ pub fn wanted(trigger: &EventTrigger, limit: u32) -> Wanted {
         limit,
         overall: trigger.definition.delivery.concurrency_overall,
         ordered: trigger.definition.capture.order_by.is_some(),
+        debounced: trigger.definition.delivery.debounce.is_some(),
+        paced: trigger.definition.delivery.rate.is_some(),
     }
 }
 

@@ -42,6 +42,8 @@ impl Bare {
             limit: 1,
             overall: None,
             ordered: false,
+            debounced: false,
+            paced: false,
         }];
         let lease = Duration::from_secs(30);
         let events = db

@@ -110,6 +110,8 @@ async fn look(
         limit: BATCH,
         overall: None,
         ordered: false,
+        debounced: false,
+        paced: false,
     }];
     let (store, lease) = (db.store(), Duration::from_secs(600));
     let take = || store.claim_events(&wanted, "changefeed bench", lease);

@@ -91,6 +91,20 @@ pub fn format_span(span: Duration) -> String {
     }
 }
 
+/// Reads a duration, the same way on the command line, in files and over HTTP: a number with its unit, or a number of
+/// seconds.
+pub fn parse_span(text: &str) -> Result<Duration, String> {
+    let wrong = || {
+        format!(
+            "'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d; a number alone is seconds"
+        )
+    };
+    match text.trim().parse::<f64>() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| wrong()),
+        Err(_) => humantime::parse_duration(text).map_err(|_| wrong()),
+    }
+}
+
 /// A duration as a text: see [`format_span`].
 pub(super) mod span {
     use super::*;
@@ -106,11 +120,7 @@ pub(super) mod span {
         deserializer: D,
     ) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
-        humantime::parse_duration(&text).map_err(|_| {
-            serde::de::Error::custom(format!(
-                "'{text}' is not a duration: write a number with its unit, like 10s, 5m or 1h"
-            ))
-        })
+        parse_span(&text).map_err(serde::de::Error::custom)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Event triggers: which changes of a table become events, and what happens to them.
 
 mod form;
+mod rate;
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,6 +13,7 @@ use super::sink::Sink;
 use super::template::EVENT_VALUES;
 use super::text::Object;
 use crate::{Error, FeedName, Result, Retry, TableName};
+pub use rate::Rate;
 
 /// An event trigger's name: a letter, then letters, digits, `_` and `-`.
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -200,8 +202,16 @@ pub struct Delivery {
     pub concurrency: Option<u32>,
     /// How many requests at the same time from all instances together.
     pub concurrency_overall: Option<u32>,
+    /// How many requests all instances together make in a time.
+    pub rate: Option<Rate>,
+    /// How long an event waits before its first attempt.
+    pub delay: Option<Duration>,
+    /// For so long after an event, the events of its key are collected, and the last of them is delivered for all.
+    pub debounce: Option<Duration>,
     /// When old events are removed; never unless given.
     pub clean_up: Option<CleanUp>,
+    /// When attempts of finished events are removed, which stay themselves; never unless given.
+    pub clean_up_logs_after: Option<Duration>,
 }
 
 /// Which events are removed by themselves.
@@ -237,6 +247,10 @@ impl TriggerDefinition {
         {
             return Err(Error::invalid("the condition is empty"));
         }
+        if self.delivery.debounce.is_some() && capture.order_by.is_none() {
+            return Err(Error::invalid("debouncing needs the key of an event")
+                .advise("set in_order: to the primary key, or to a column"));
+        }
         self.delivery.validate()
     }
 }
@@ -255,6 +269,14 @@ fn not_empty(what: &str, columns: Option<&[String]>) -> Result<()> {
 impl Delivery {
     /// The default number of concurrent requests of one instance.
     pub const CONCURRENCY: u32 = 100;
+    /// The longest that an event can wait before its first attempt.
+    const LONGEST_WAIT: Duration = Duration::from_secs(365 * 86_400);
+
+    /// How long an event waits before its first attempt, in milliseconds.
+    pub fn wait_ms(&self) -> i64 {
+        let wait = self.delay.or(self.debounce).unwrap_or_default();
+        i64::try_from(wait.as_millis()).unwrap_or(i64::MAX)
+    }
 
     fn validate(&self) -> Result<()> {
         if !self.sink.takes_events() {
@@ -282,6 +304,19 @@ impl Delivery {
                 ))
                 .advise("to stop the deliveries use `changefeed trigger pause`"));
             }
+        }
+        for (what, wait) in [("delay", self.delay), ("debounce", self.debounce)] {
+            if wait.is_some_and(|w| w < Duration::from_millis(1) || w > Self::LONGEST_WAIT) {
+                return Err(Error::invalid(format!(
+                    "'{what}' must be from 1ms to {}",
+                    super::format_span(Self::LONGEST_WAIT)
+                )));
+            }
+        }
+        if self.delay.is_some() && self.debounce.is_some() {
+            return Err(Error::invalid(
+                "'delay' and 'debounce' exclude each other: a debounced event is delayed already",
+            ));
         }
         self.retry.validate()
     }
@@ -331,6 +366,10 @@ mod tests {
             dead_letters: false,
         });
         full.delivery.format = Format::CloudeventsBinary;
+        full.delivery.rate = Some("30/m".parse().unwrap());
+        full.delivery.debounce = Some(Duration::from_millis(1500));
+        full.delivery.clean_up_logs_after = Some(Duration::from_secs(86_400));
+        full.delivery.sink.as_webhook_mut().unwrap().body = Some("{{ new }}".into());
         let text = serde_json::to_string(&full).unwrap();
         assert_eq!(
             serde_json::from_str::<TriggerDefinition>(&text).unwrap(),

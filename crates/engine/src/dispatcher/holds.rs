@@ -168,6 +168,8 @@ impl Holds {
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
                 overall: lane.trigger.definition.delivery.concurrency_overall,
                 ordered: lane.trigger.definition.capture.order_by.is_some(),
+                debounced: lane.trigger.definition.delivery.debounce.is_some(),
+                paced: lane.trigger.definition.delivery.rate.is_some(),
             });
         }
         // All together they get what there are places for and some more, so that others find
@@ -361,6 +363,8 @@ mod tests {
             limit: *limit,
             overall: None,
             ordered: false,
+            debounced: false,
+            paced: false,
         };
         limits.iter().enumerate().map(one).collect()
     }

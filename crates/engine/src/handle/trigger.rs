@@ -6,6 +6,8 @@ use std::sync::Arc;
 use crate::sinks::Handler;
 use crate::sinks::webhook::{Target, WebhookClient, WebhookOptions, Webhooks, without_secrets};
 use crate::{CancellationToken, DispatchOptions, Dispatcher, run_janitor};
+use std::time::Duration;
+
 use changefeed_core::view::TriggerView;
 use changefeed_core::{
     Backfill, Backoff, CleanUp, Cleaned, Error, Event, EventFilter, EventId, EventTrigger, Finding,
@@ -225,6 +227,17 @@ impl Changefeed {
     ) -> Result<Cleaned> {
         let trigger = trigger.map(TriggerHandle::definition);
         self.store().clean_up_events(trigger, what, batch).await
+    }
+
+    /// Removes a batch of old attempts of finished events, and keeps the events.
+    pub async fn clean_up_attempts(
+        &self,
+        trigger: Option<&TriggerHandle>,
+        after: Duration,
+        batch: usize,
+    ) -> Result<Cleaned> {
+        let trigger = trigger.map(TriggerHandle::definition);
+        self.store().clean_up_attempts(trigger, after, batch).await
     }
 
     /// Removes old events of triggers whose definition asks for it, until told to stop.

@@ -14,7 +14,12 @@ use super::health::Pulse;
 use super::meters::Meters;
 
 /// Calls that may take minutes without anything being wrong.
-const LONG: [&str; 3] = ["open_watch", "refresh_triggers", "clean_up_events"];
+const LONG: [&str; 4] = [
+    "open_watch",
+    "refresh_triggers",
+    "clean_up_events",
+    "clean_up_attempts",
+];
 
 /// A store, and the meters that its calls move.
 pub struct Metered {
@@ -205,6 +210,10 @@ impl WakeStore for Metered {
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
         self.inner.listen_to_watch(watch)
     }
+
+    fn listen_to_commits(&self) -> Listener<()> {
+        self.inner.listen_to_commits()
+    }
 }
 
 passing! { SubscriptionStore {
@@ -241,6 +250,7 @@ passing! { EventStore {
     event(id: EventId) -> Option<(LoggedEvent, Vec<LoggedAttempt>)>;
     redeliver(which: &Redelivery, key: Uuid) -> u64;
     clean_up_events(trigger: Option<&EventTrigger>, what: CleanUp, batch: usize) -> Cleaned;
+    clean_up_attempts(trigger: Option<&EventTrigger>, after: Duration, batch: usize) -> Cleaned;
     trigger_states() -> Vec<TriggerState>;
 }
     async fn claim_events(

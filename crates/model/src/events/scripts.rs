@@ -4,6 +4,8 @@ use crate::script::{Script, beside, step, with};
 
 const TIME: &str = "remembers how far the clock was, for when it is set back";
 const WALK: &str = "more keys than one look holds: the same heads, found one after the other";
+const PACE: &str = "how many may be taken: fewer, and never others";
+const DEBOUNCE: &str = "of what was never tried, the last of a key stands for all";
 const PAUSE: &str = "410 Gone: pauses the trigger, and decides nothing about events";
 
 /// What a model of events is made of.
@@ -51,7 +53,7 @@ fn claim() -> Script {
             ),
             beside("    continue", "the trigger is not paused"),
             step("begin", "  begin transaction"),
-            with("  if @overall is not null"),
+            with("  if @overall is not null or @paced = 1"),
             step(
                 "alone",
                 "    update event_trigger(rowlock,updlock) set updated_at = updated_at where trigger_id = @trigger",
@@ -62,6 +64,24 @@ fn claim() -> Script {
                 "    select @held = count(*) from event(readuncommitted) where e.trigger_id = @trigger and e.due_at > @now and e.locked_by is not null",
             ),
             step("now", "  set @now = sysutcdatetime()"),
+            beside("  if @paced = 1", PACE),
+            beside(
+                "    select @pace = isnull(t.pace_us, 1), @burst = t.burst, @paced_at = isnull(t.paced_at, dateadd(day, - 2, @now)) from event_trigger where t.trigger_id = @trigger",
+                PACE,
+            ),
+            beside("  if @room > 0 and @debounced = 1", DEBOUNCE),
+            beside(
+                "    insert @last select from event(readcommittedlock,readpast), event(readcommittedlock,readpast) (top(@p5) where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null and e.generation = 0 and e.op <> 'M' and e.order_key is not null)",
+                DEBOUNCE,
+            ),
+            beside(
+                "    update event(readpast,rowlock,updlock) set state = 'c', due_at = null, superseded_by = l.change_id from @last where e.due_at is not null and e.generation = 0 and e.op <> 'M'",
+                DEBOUNCE,
+            ),
+            beside(
+                "    update event(readpast,rowlock,updlock) set due_at = @now from @last where e.due_at is not null and e.generation = 0",
+                DEBOUNCE,
+            ),
             with("  if @room > 0 and @ordered = 0"),
             step(
                 "due",
@@ -108,6 +128,11 @@ fn claim() -> Script {
             step(
                 "unknown",
                 "  insert event_attempt select from @due, @mine where d.locked_by is not null and not exists(select 1 from event_attempt a where a.change_id = d.change_id and a.generation = d.generation)",
+            ),
+            beside("  if @paced = 1", PACE),
+            beside(
+                "    update event_trigger set paced_at = dateadd(microsecond, convert(int, @step % 1000000), dateadd(second, convert(int, @step / 1000000), @paced_at)) where trigger_id = @trigger and @step > 0",
+                PACE,
             ),
             step("commit", "  commit transaction"),
         ],

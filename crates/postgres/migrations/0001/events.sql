@@ -29,6 +29,14 @@ create table changefeed.event_trigger (
     signatures     text[] not null default '{}',
     feed_id        smallint references changefeed.feed,
     paused_because text,
+    -- What of the definition statements need: how long an event waits for its first attempt, and the time from one
+    -- request to the next with how many may follow each other at once.
+    wait_ms        bigint not null default 0,
+    pace_us        bigint,
+    burst          integer not null default 1,
+    -- When the next request was due if all had kept the pace. It is moved with what is taken, so that an instance
+    -- that stops holds no more of the rate than it has taken.
+    paced_at       timestamptz,
     created_at     timestamptz not null default clock_timestamp(),
     updated_at     timestamptz not null default clock_timestamp(),
     -- The row of a dropped trigger stays: its events are still in the log.
@@ -47,8 +55,11 @@ create table changefeed.event (
     -- Attempts, and how many of them a crash has cut off.
     tries             smallint not null default 0,
     cut_off           smallint not null default 0,
-    -- p pending, d delivered, e given up, a archived because its trigger was dropped
+    -- p pending, d delivered, e given up, a archived because its trigger was dropped, c collapsed into a
+    -- later event of its key
     state             "char" not null default 'p',
+    -- That event.
+    superseded_by     bigint,
     -- I insert, U update, D delete, M by hand
     op                "char" not null,
     -- The feed that it also entered. Only there it is read: whoever may publish can enter any change_id
@@ -113,6 +124,12 @@ language sql immutable parallel safe set search_path = pg_catalog, pg_temp as $$
             || '8' || lpad(to_hex(bits & 1152921504606846975), 15, '0'))::uuid
 $$;
 
+-- When an event that waits so long is due for the first time.
+create function changefeed.first_due(wait_ms bigint) returns timestamptz
+language sql volatile parallel safe set search_path = pg_catalog, pg_temp as $$
+    select clock_timestamp() + wait_ms * interval '1 millisecond'
+$$;
+
 -- A setting of a writer as JSON: as it is if it is JSON, and otherwise as a JSON string, because a
 -- writer may set it to anything.
 create function changefeed.setting_json(setting text) returns json
@@ -150,7 +167,8 @@ select changefeed.event_id(e.change_id, e.bits) as id,
        e.locked_by,
        case when e.locked_by is not null then e.due_at end as locked_until,
        case when e.locked_by is null then e.due_at end as next_retry_at,
-       e.state = 'a' as archived
+       e.state = 'a' as archived,
+       e.superseded_by
 from changefeed.event e
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
 
@@ -170,6 +188,13 @@ create table changefeed.event_backfill (
     done        bigint not null default 0,
     total       bigint not null,
     finished_at timestamptz
+);
+
+-- Who may send events by hand in SQL: see invoke().
+create table changefeed.event_invoker (
+    trigger_id integer not null references changefeed.event_trigger,
+    invoker    regrole not null,
+    primary key (trigger_id, invoker)
 );
 
 -- Changes that no event was made for, and that nobody could have been told about otherwise.
@@ -313,7 +338,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
         'capture', jsonb_build_object(
             'update', t.definition -> 'update', 'payload', t.definition -> 'payload',
             'in_order', t.definition -> 'in_order', 'shard_by', t.definition -> 'shard_by'),
-        'columns_of', t.columns_of, 'feed', t.feed_id,
+        'columns_of', t.columns_of, 'feed', t.feed_id, 'wait_ms', t.wait_ms,
         'shards', (select count(*) from changefeed.shard_definition d
                    where d.feed_id = t.feed_id and d.shard >= 0))
     from changefeed.event_trigger t where t.trigger_id = of_trigger
@@ -407,10 +432,15 @@ declare
     e    changefeed.event_expressions;
     into_event constant text := format(
         'insert into changefeed.event (change_id, trigger_id, feed_id, op, %s, session_variables, '
-        'trace_context, order_key) ', case op when 'I' then 'new' else 'old' end);
-    settings constant text :=
-        'nullif(current_setting(''changefeed.session_variables'', true), ''''), '
-        'nullif(current_setting(''changefeed.trace_context'', true), '''')';
+        'trace_context, due_at, order_key) ', case op when 'I' then 'new' else 'old' end);
+    settings constant text := format(
+        -- What writers for Hasura set is understood as well.
+        'coalesce(nullif(current_setting(''changefeed.session_variables'', true), ''''), '
+        'nullif(current_setting(''hasura.user'', true), '''')), '
+        'coalesce(nullif(current_setting(''changefeed.trace_context'', true), ''''), '
+        'nullif(current_setting(''hasura.tracecontext'', true), '''')), %s',
+        case when (plan ->> 'wait_ms')::bigint > 0
+             then format('changefeed.first_due(%s)', plan ->> 'wait_ms') else 'clock_timestamp()' end);
 begin
     if relation is not null then
         e := changefeed.event_capture(plan, relation, 'c', 'c');
@@ -561,21 +591,114 @@ create function changefeed.claim_room(of_trigger integer, room integer, overall 
 returns integer
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-    held bigint;
+    held   bigint;
+    paced  record;
 begin
-    perform from changefeed.event_trigger t
+    select t.pace_us, t.burst, t.paced_at into paced from changefeed.event_trigger t
     where t.trigger_id = of_trigger and t.paused_because is null and t.dropped_at is null
     for no key update skip locked;
     if not found then
         return 0;
     end if;
-    if overall is null then
-        return room;
+    if paced.pace_us is not null then
+        -- Requests that were not made are kept, up to a burst.
+        room := least(room, paced.burst, floor(extract(epoch from
+            clock_timestamp() - coalesce(paced.paced_at, clock_timestamp() - interval '2 days'))
+            * 1000000 / paced.pace_us));
     end if;
-    select count(*) into held from changefeed.event e
-    where e.trigger_id = of_trigger and e.due_at > (select clock_timestamp())
-      and e.locked_by is not null;
-    return greatest(0, least(room, overall - held));
+    if overall is not null then
+        select count(*) into held from changefeed.event e
+        where e.trigger_id = of_trigger and e.due_at > (select clock_timestamp())
+          and e.locked_by is not null;
+        room := least(room, overall - held);
+    end if;
+    return greatest(0, room);
+end $$;
+
+-- Moves the pace of a trigger on by what was taken. Called within the statement that holds its row.
+create function changefeed.paced(pace_us bigint, burst integer, paced_at timestamptz, taken bigint)
+returns timestamptz
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+    select greatest(coalesce(paced_at, '-infinity'),
+                    clock_timestamp() - burst * pace_us * interval '1 microsecond')
+           + taken * pace_us * interval '1 microsecond'
+$$;
+
+-- Events by hand, in SQL -------------------------------------------------------------------------
+
+-- Sends an event by hand in the caller's own transaction: it is delivered if that is committed. The trigger must
+-- have been created with --manual. Whoever owns the schema may call it, and roles that were allowed to:
+-- see grant_invoke().
+create function changefeed.invoke(trigger_name text, payload json default '{}') returns uuid
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    -- The function runs with the rights of its owner; whoever calls it is the role that was set, or that logged in.
+    caller   constant name := coalesce(nullif(current_setting('role'), 'none'), session_user);
+    found_it record;
+    id       bigint;
+    random   constant bigint := uuid_hash_extended(gen_random_uuid(), 0);
+begin
+    select t.trigger_id, t.feed_id, t.wait_ms, t.definition into found_it
+    from changefeed.event_trigger t
+    where t.name = invoke.trigger_name and t.dropped_at is null
+      and (pg_has_role(caller, (select c.relowner from pg_class c where c.oid = 'changefeed.event'::regclass), 'member')
+           or exists (select from changefeed.event_invoker i
+                      where i.trigger_id = t.trigger_id and pg_has_role(caller, i.invoker, 'member')));
+    if not found then
+        raise exception 'changefeed: there is no event trigger %, or % may not send events of it by hand',
+            trigger_name, quote_ident(caller)
+            using errcode = 'insufficient_privilege',
+                  hint = format('Its owner can allow it: select changefeed.grant_invoke(%L, %L)', trigger_name, caller);
+    end if;
+    if found_it.definition -> 'manual' is distinct from 'true' then
+        raise exception 'changefeed: event trigger % takes no events by hand', trigger_name
+            using errcode = 'object_not_in_prerequisite_state',
+                  hint = 'Create it with --manual, or change it with --replace --manual.';
+    end if;
+    id := nextval('changefeed.change_id');
+    insert into changefeed.event
+        (change_id, trigger_id, feed_id, op, new, session_variables, trace_context, due_at, order_key, bits)
+    values (id, found_it.trigger_id, found_it.feed_id, 'M', coalesce(payload, '{}'),
+            coalesce(nullif(current_setting('changefeed.session_variables', true), ''),
+                     nullif(current_setting('hasura.user', true), '')),
+            coalesce(nullif(current_setting('changefeed.trace_context', true), ''),
+                     nullif(current_setting('hasura.tracecontext', true), '')),
+            changefeed.first_due(found_it.wait_ms),
+            case when found_it.definition -> 'in_order' <> 'false' then id end, random);
+    if found_it.feed_id is not null then
+        perform changefeed.enter_change(found_it.feed_id, 0::smallint, id);
+    end if;
+    return changefeed.event_id(id, random);
+end $$;
+
+-- Lets a role send events of a trigger by hand. The owner of the schema calls it.
+create function changefeed.grant_invoke(trigger_name text, invoker regrole) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    id constant integer := (select t.trigger_id from changefeed.event_trigger t
+                            where t.name = grant_invoke.trigger_name and t.dropped_at is null);
+begin
+    if id is null then
+        raise exception 'changefeed: there is no event trigger %', trigger_name
+            using errcode = 'undefined_object', hint = 'changefeed.event_trigger lists what there is.';
+    end if;
+    execute format('grant usage on schema changefeed to %1$s; '
+                   'grant execute on function changefeed.invoke to %1$s', invoker);
+    insert into changefeed.event_invoker (trigger_id, invoker)
+    values (id, grant_invoke.invoker) on conflict do nothing;
+end $$;
+
+-- Takes it back.
+create function changefeed.revoke_invoke(trigger_name text, invoker regrole) returns void
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+    delete from changefeed.event_invoker i using changefeed.event_trigger t
+    where t.trigger_id = i.trigger_id and t.name = revoke_invoke.trigger_name and t.dropped_at is null
+      and i.invoker = revoke_invoke.invoker;
+    if not found then
+        raise exception 'changefeed: % was not allowed to send events of %', revoke_invoke.invoker, trigger_name
+            using errcode = 'undefined_object';
+    end if;
 end $$;
 
 revoke all on all functions in schema changefeed from public;

@@ -19,8 +19,11 @@ picked as materialized (
 ),
 sent as materialized (select p.* from picked p where p.wanted),
 logged as (
-    insert into changefeed.event (change_id, trigger_id, feed_id, op, new, order_key)
-    select p.change_id, $1, {feed}, 'I', p.image, p.order_key from sent p
+    insert into changefeed.event (change_id, trigger_id, feed_id, op, new, due_at, order_key)
+    select p.change_id, $1, {feed}, 'I', p.image,
+           changefeed.first_due((select t.wait_ms from changefeed.event_trigger t where t.trigger_id = $1)),
+           p.order_key
+    from sent p
 ),
 {publish}
 moved as (

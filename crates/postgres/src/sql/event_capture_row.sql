@@ -68,10 +68,13 @@ begin
         id := nextval('changefeed.change_id');
     end if;
     insert into changefeed.event
-        (change_id, trigger_id, feed_id, op, old, new, session_variables, trace_context, order_key)
+        (change_id, trigger_id, feed_id, op, old, new, session_variables, trace_context, due_at, order_key)
     values (id, {trigger_id}, {feed}, left(tg_op, 1)::"char", before, after,
-            nullif(current_setting('changefeed.session_variables', true), ''),
-            nullif(current_setting('changefeed.trace_context', true), ''), key);
+            coalesce(nullif(current_setting('changefeed.session_variables', true), ''),
+                     nullif(current_setting('hasura.user', true), '')),
+            coalesce(nullif(current_setting('changefeed.trace_context', true), ''),
+                     nullif(current_setting('hasura.tracecontext', true), '')),
+            {due}, key);
     {publish}
     return null;
 end {quote};

@@ -13,8 +13,8 @@ requested as (
     returning change_id, bits
 ),
 logged as (
-    insert into changefeed.event (change_id, trigger_id, feed_id, op, new, order_key, bits)
-    select r.change_id, t.trigger_id, t.feed_id, 'M', $2::text::json,
+    insert into changefeed.event (change_id, trigger_id, feed_id, op, new, due_at, order_key, bits)
+    select r.change_id, t.trigger_id, t.feed_id, 'M', $2::text::json, changefeed.first_due(t.wait_ms),
            case when t.definition -> 'in_order' <> 'false' then r.change_id end,
            r.bits
     from requested r join changefeed.event_trigger t on t.trigger_id = $1

@@ -15,7 +15,7 @@ picked as materialized (
 ),
 done as (
     update changefeed.event e
-    set state = 'p', due_at = (select changefeed.noted_time()), tries = 0, cut_off = 0,
+    set state = 'p', due_at = (select changefeed.noted_time()), tries = 0, cut_off = 0, superseded_by = null,
         generation = e.generation + 1, locked_by = null, order_key = coalesce(e.order_key, e.change_id)
     where e.ctid = any (array(select p.place from picked p))
     returning 1

@@ -19,7 +19,7 @@ requested as (
 ),
 done as (
     update changefeed.event e
-    set state = 'p', due_at = changefeed.noted_time(), tries = 0, cut_off = 0,
+    set state = 'p', due_at = changefeed.noted_time(), tries = 0, cut_off = 0, superseded_by = null,
         generation = e.generation + 1, locked_by = null,
         -- It may be from before its trigger kept an order.
         order_key = coalesce(e.order_key, e.change_id)

@@ -21,6 +21,13 @@ cut_off as (
     from due d join taken e on e.change_id = d.change_id
     where d.locked_by is not null
     on conflict do nothing
+),
+-- Its row is locked since claim_room().
+paced as (
+    update changefeed.event_trigger t
+    set paced_at = changefeed.paced(t.pace_us, t.burst, t.paced_at, n.taken)
+    from (select e.trigger_id, count(*) as taken from taken e group by e.trigger_id) n
+    where t.trigger_id = n.trigger_id and t.pace_us is not null
 )
 -- Only numbers: what a client that has stopped reading has not received keeps its transaction
 -- open, so it must fit into any buffer. The rows are read afterwards, without a lock.

@@ -5,6 +5,7 @@ mod altered;
 mod attacks;
 mod encodings;
 mod frozen;
+mod invoke;
 mod load;
 mod partitions;
 mod rights;

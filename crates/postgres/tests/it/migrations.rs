@@ -14,7 +14,7 @@ use changefeed_testkit::run;
 use serde_json::Value;
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 30] = [
+const FILL: [(&str, &str); 31] = [
     ("feed", "(feed_id, name) values (37, 'old'), (38, 'joined')"),
     ("shard", "(feed_id, shard) values (37, 0)"),
     (
@@ -83,6 +83,7 @@ const FILL: [(&str, &str); 30] = [
         "event_request",
         "(key, change_id) values ('80270756-deeb-11ed-91f2-4f03a365d3f8', 11)",
     ),
+    ("event_invoker", "values (7, 'pg_monitor')"),
     ("event_backfill", "(trigger_id, total) values (7, 3)"),
     ("event_gap", "(trigger_id, what) values (7, 'disabled')"),
     (

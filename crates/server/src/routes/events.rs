@@ -122,6 +122,10 @@ pub(crate) async fn clean_up(
         Some(name) => Some(app.db.trigger(name).await?),
         None => None,
     };
-    let cleaned = app.db.clean_up_events(trigger.as_ref(), what, size).await?;
+    let trigger = trigger.as_ref();
+    let cleaned = match body.logs {
+        true => app.db.clean_up_attempts(trigger, what.after, size).await?,
+        false => app.db.clean_up_events(trigger, what, size).await?,
+    };
     Ok(Json(cleaned))
 }

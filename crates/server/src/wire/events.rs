@@ -143,6 +143,9 @@ pub(crate) struct CleanUpIn {
     /// Also dead letters.
     #[serde(default)]
     pub(crate) dead_letters: bool,
+    /// Only the attempts of finished events; the events stay.
+    #[serde(default)]
+    pub(crate) logs: bool,
     /// Events in this step.
     #[serde(default = "thousand")]
     #[schema(minimum = 1, maximum = 10000)]

@@ -3,7 +3,7 @@ e.change_id, t.name, t.table_name, e.op, e.old, e.new, e.session_variables, e.tr
        e.state, e.tries,
        case when e.due_at > cast((julianday('now') - 2440587.5) * 86400000.0 as integer)
             then e.lease_owner end as locked_by,
-       strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') as due_at, e.bits,
+       strftime('%Y-%m-%dT%H:%M:%fZ', e.due_at / 1000.0, 'unixepoch') as due_at, e.bits, e.superseded_by,
        newest.status as last_status, newest.error as last_error
   from changefeed_event e
   join changefeed_event_trigger t on t.trigger_id = e.trigger_id

@@ -4,4 +4,4 @@
   values ((select value from changefeed_change_id), {id}, '{op}', {old}, {new}, {order_key},
           {feed}, {shard},
           cast((julianday('now') - 2440587.5) * 86400000.0 as integer),
-          cast((julianday('now') - 2440587.5) * 86400000.0 as integer));
+          cast((julianday('now') - 2440587.5) * 86400000.0 as integer) + {wait_ms});

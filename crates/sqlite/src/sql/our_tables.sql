@@ -11,7 +11,7 @@ select type, name from sqlite_master
      'changefeed_new_ulid', 'changefeed_incident', 'changefeed_ulid_limit', 'changefeed_ulid_source',
      'changefeed_event_trigger', 'changefeed_event_feed',
      'changefeed_event', 'changefeed_event_attempt', 'changefeed_event_backfill',
-     'changefeed_event_request', 'changefeed_captured_event', 'changefeed_session_open',
+     'changefeed_event_request', 'changefeed_captured_event', 'changefeed_invoke', 'changefeed_session_open',
      'changefeed_session', 'changefeed_event_log', 'changefeed_event_invocation_logs',
      'changefeed_watched_table', 'changefeed_watch', 'changefeed_global_state',
      'changefeed_watch_counter', 'changefeed_access_token', 'changefeed_instance', 'changefeed_clock')

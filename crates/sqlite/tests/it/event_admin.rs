@@ -588,3 +588,57 @@ async fn a_transaction_says_who_it_is_and_nobody_else_is_taken_for_it() {
         .unwrap_err();
     assert!(refused.contains("must be a JSON object"), "{refused}");
 }
+
+/// The stock shell sends events by hand, in its own transaction.
+#[tokio::test]
+async fn an_event_by_hand_is_an_insert_into_a_view() {
+    let lab = lab().await;
+    let mut definition = everything("t");
+    definition.capture.manual = true;
+    definition.capture.feed = Some(FeedBinding {
+        feed: "f".parse().unwrap(),
+        shard_by: None,
+    });
+    let trigger = lab.trigger(&definition).await;
+    lab.shell(
+        "begin immediate; insert into changefeed_invoke (trigger_name, payload) values ('all', '1'); rollback;
+         begin immediate;
+         insert into changefeed_session (session_variables) values ('{\"x-user\":\"7\"}');
+         insert into t values (1, 1);
+         insert into changefeed_invoke (trigger_name, payload) values ('all', '{\"to\":2.50}');
+         delete from changefeed_session;
+         commit;
+         insert into changefeed_invoke (trigger_name) values ('all');",
+    )
+    .unwrap();
+    assert_eq!(
+        lab.events().await,
+        [
+            "INSERT - > {\"id\":1,\"k\":1}",
+            "MANUAL - > {\"to\":2.50}",
+            "MANUAL - > {}"
+        ]
+    );
+    let log = lab.log().await;
+    assert!(log[1].event.session_variables.is_some() && log[2].event.session_variables.is_none());
+    assert_eq!(lab.claim(&trigger, 10).await.len(), 3);
+    let numbered = lab
+        .shell("select count(*) from changefeed_numbered")
+        .unwrap();
+    assert_eq!(numbered.trim(), "3", "it enters the feed, too");
+    for (sql, sentence) in [
+        ("values ('nothing', '1')", "no event trigger"),
+        ("values ('all', 'oops')", "must be JSON"),
+    ] {
+        let error = lab
+            .shell(&format!(
+                "insert into changefeed_invoke (trigger_name, payload) {sql};"
+            ))
+            .unwrap_err();
+        assert!(error.to_string().contains(sentence), "{error}");
+    }
+    definition.capture.manual = false;
+    lab.store.create_trigger(&definition, true).await.unwrap();
+    lab.shell("insert into changefeed_invoke (trigger_name) values ('all');")
+        .unwrap_err();
+}

@@ -65,6 +65,8 @@ pub(crate) fn wanted(trigger: &EventTrigger, limit: u32) -> Wanted {
         limit,
         overall: None,
         ordered: trigger.definition.capture.order_by.is_some(),
+        debounced: trigger.definition.delivery.debounce.is_some(),
+        paced: trigger.definition.delivery.rate.is_some(),
     }
 }
 

@@ -35,6 +35,14 @@ create table changefeed.event_trigger (
     -- No foreign key: see event_feed_guard.
     feed_id        smallint null,
     paused_because nvarchar(max) null,
+    -- What of the definition statements need: how long an event waits for its first attempt, and the time from one
+    -- request to the next with how many may follow each other at once.
+    wait_ms        bigint not null constraint df_event_trigger_wait default 0,
+    pace_us        bigint null,
+    burst          int not null constraint df_event_trigger_burst default 1,
+    -- When the next request was due if all had kept the pace. It is moved with what is taken, so that an instance
+    -- that stops holds no more of the rate than it has taken.
+    paced_at       datetime2(6) null,
     created_at     datetime2(6) not null constraint df_event_trigger_created default sysutcdatetime(),
     updated_at     datetime2(6) not null constraint df_event_trigger_updated default sysutcdatetime(),
     -- The row of a dropped trigger stays: its events are still in the log.
@@ -56,8 +64,11 @@ create table changefeed.event (
     -- Attempts, and how many of them a crash has cut off.
     tries             smallint not null constraint df_event_tries default 0,
     cut_off           smallint not null constraint df_event_cut_off default 0,
-    -- p pending, d delivered, e given up, a archived because its trigger was dropped
+    -- p pending, d delivered, e given up, a archived because its trigger was dropped, c collapsed into a
+    -- later event of its key
     state             char(1) not null constraint df_event_state default 'p',
+    -- That event.
+    superseded_by     bigint null,
     -- I insert, U update, D delete, M by hand
     op                char(1) not null,
     -- Events of one key are delivered one after the other; a hash, because equal is all that
@@ -188,7 +199,8 @@ select changefeed.event_id(e.change_id, e.bits) as id,
        e.locked_by,
        case when e.locked_by is not null then e.due_at end as locked_until,
        case when e.locked_by is null then e.due_at end as next_retry_at,
-       convert(bit, case when e.state = 'a' then 1 else 0 end) as archived
+       convert(bit, case when e.state = 'a' then 1 else 0 end) as archived,
+       e.superseded_by
 from changefeed.event e
 join changefeed.event_trigger t on t.trigger_id = e.trigger_id;
 GO
@@ -201,6 +213,97 @@ select concat(changefeed.event_id(a.change_id, e.bits), '-', a.generation) as id
 from changefeed.event_attempt a
 join changefeed.event e on e.change_id = a.change_id
 join changefeed.event_trigger t on t.trigger_id = a.trigger_id;
+GO
+
+-- When an event of a trigger that is made now is due for the first time.
+create view changefeed.event_due as
+select t.trigger_id,
+       dateadd(millisecond, convert(int, t.wait_ms % 1000),
+               dateadd(second, convert(int, t.wait_ms / 1000), sysutcdatetime())) as first_due
+from changefeed.event_trigger t;
+GO
+
+-- Who may send events by hand in SQL, besides those who may change our tables themselves: see invoke.
+create table changefeed.event_invoker (
+    trigger_id int not null
+        constraint fk_event_invoker_trigger references changefeed.event_trigger (trigger_id) --@sqlserver
+    ,
+    invoker    nvarchar(128) not null,
+    constraint pk_event_invoker primary key (trigger_id, invoker)
+);
+GO
+
+-- Sends an event by hand in the caller's own transaction: it is delivered if that is committed. The trigger must
+-- have been created with --manual.
+create procedure changefeed.invoke
+    @trigger varchar(100), @payload nvarchar(max) = N'{}', @event_id uniqueidentifier = null output
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    declare @trigger_id int, @feed_id smallint, @ordered bit, @manual bit, @change_id bigint, @bits bigint;
+    declare @variables nvarchar(4000) = coalesce(nullif(try_convert(nvarchar(4000), session_context(N'changefeed.session_variables')), N''),
+        nullif(try_convert(nvarchar(4000), session_context(N'hasura.user')), N''));
+    declare @trace nvarchar(4000) = coalesce(nullif(try_convert(nvarchar(4000), session_context(N'changefeed.trace_context')), N''),
+        nullif(try_convert(nvarchar(4000), session_context(N'hasura.tracecontext')), N''));
+    select @trigger_id = t.trigger_id, @feed_id = t.feed_id,
+           @manual = case when json_value(t.definition, '$.manual') = 'true' then 1 else 0 end,
+           @ordered = case when isnull(json_value(t.definition, '$.in_order'), 'false') <> 'false' then 1 else 0 end
+    from changefeed.event_trigger t
+    where t.name = @trigger and t.dropped_at is null
+      and (has_perms_by_name(N'changefeed.event', N'OBJECT', N'INSERT') = 1
+           or exists (select 1 from changefeed.event_invoker i
+                      where i.trigger_id = t.trigger_id and (i.invoker = user_name() or is_member(i.invoker) = 1)));
+    if @trigger_id is null
+        throw 55403, 'changefeed: there is no such event trigger, or you may not send events of it by hand; its owner can allow it with changefeed.grant_invoke', 1;
+    if @manual = 0
+        throw 55404, 'changefeed: this event trigger takes no events by hand; create it with --manual', 1;
+    if isjson(isnull(@payload, N'{}')) = 0
+        throw 55405, 'changefeed: the payload of an event must be JSON', 1;
+    set @change_id = next value for changefeed.change_id;
+    set @bits = convert(bigint, convert(binary(8), substring(convert(binary(16), newid()), 9, 8)));
+    insert into changefeed.event (change_id, trigger_id, op, new, session_variables, trace_context, order_key, bits,
+                                  feed_id, shard, due_at)
+    select @change_id, @trigger_id, 'M', isnull(@payload, N'{}'), @variables, @trace,
+           case when @ordered = 1 then @change_id end, @bits, @feed_id, 0, d.first_due
+    from changefeed.event_due d where d.trigger_id = @trigger_id;
+    if @feed_id is not null
+        insert into changefeed.change (feed_id, shard, change_id) values (@feed_id, 0, @change_id);
+    set @event_id = changefeed.event_id(@change_id, @bits);
+end;
+GO
+
+-- Lets a user or a role send events of a trigger by hand. For whoever may grant rights on the schema.
+create procedure changefeed.grant_invoke @trigger varchar(100), @invoker nvarchar(128)
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
+    declare @trigger_id int = (select t.trigger_id from changefeed.event_trigger t
+                               where t.name = @trigger and t.dropped_at is null);
+    declare @grant nvarchar(max) = concat(N'grant execute on changefeed.invoke to ', quotename(@invoker));
+    if @trigger_id is null
+        throw 55406, 'changefeed: there is no such event trigger', 1;
+    exec sys.sp_executesql @grant;
+    insert into changefeed.event_invoker (trigger_id, invoker)
+    select @trigger_id, @invoker
+    where not exists (select 1 from changefeed.event_invoker i
+                      where i.trigger_id = @trigger_id and i.invoker = @invoker);
+end;
+GO
+
+-- Takes it back.
+create procedure changefeed.revoke_invoke @trigger varchar(100), @invoker nvarchar(128)
+as
+begin
+    set nocount on;
+    set rowcount 0;
+    set implicit_transactions off;
+    delete i from changefeed.event_invoker i
+    join changefeed.event_trigger t on t.trigger_id = i.trigger_id
+    where t.name = @trigger and t.dropped_at is null and i.invoker = @invoker;
+end;
 GO
 
 -- A database trigger whose feed is gone would fail the application's writes.

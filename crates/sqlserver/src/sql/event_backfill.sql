@@ -26,9 +26,11 @@ where {resume}
 order by {order}
 option (recompile);
 set @seen = @@rowcount;
-insert into changefeed.event (trigger_id, op, new, order_key, feed_id, shard)
+insert into changefeed.event (trigger_id, op, new, order_key, feed_id, shard, due_at)
 output inserted.change_id, inserted.shard into @published (change_id, shard)
-select @trigger_id, 'I', p.row, p.order_key, {feed}, p.shard from @picked p where p.wanted = 1
+select @trigger_id, 'I', p.row, p.order_key, {feed}, p.shard, t.first_due
+from @picked p cross join changefeed.event_due t
+where t.trigger_id = @trigger_id and p.wanted = 1
 order by p.place;
 set @added = @@rowcount;
 {publish}

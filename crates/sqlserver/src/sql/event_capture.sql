@@ -12,8 +12,12 @@ begin
     set ansi_padding on;
     set concat_null_yields_null on;
     set numeric_roundabort off;
-    declare @variables nvarchar(4000) = nullif(try_convert(nvarchar(4000), session_context(N'changefeed.session_variables')), N'');
-    declare @trace nvarchar(4000) = nullif(try_convert(nvarchar(4000), session_context(N'changefeed.trace_context')), N'');
+    -- What writers for Hasura set is understood as well.
+    declare @variables nvarchar(4000) = coalesce(nullif(try_convert(nvarchar(4000), session_context(N'changefeed.session_variables')), N''),
+        nullif(try_convert(nvarchar(4000), session_context(N'hasura.user')), N''));
+    declare @trace nvarchar(4000) = coalesce(nullif(try_convert(nvarchar(4000), session_context(N'changefeed.trace_context')), N''),
+        nullif(try_convert(nvarchar(4000), session_context(N'hasura.tracecontext')), N''));
+    declare @due datetime2(6) = dateadd(millisecond, {wait_milliseconds}, dateadd(second, {wait_seconds}, sysutcdatetime()));
     {declare}
 {statements}
     {publish}

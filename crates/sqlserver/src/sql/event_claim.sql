@@ -7,24 +7,26 @@
 -- looks at it as it is. What that may get wrong is set right before anything is taken.
 declare @owner nvarchar(400) = left(@P2, 400), @lease_seconds int = @P3, @lease_milliseconds int = @P4;
 declare @wanted table (trigger_id int not null primary key, room int not null, overall int null,
-                       ordered bit not null, walk bigint null);
+                       ordered bit not null, debounced bit not null, paced bit not null, walk bigint null);
 declare @due table (change_id bigint not null primary key, generation int not null,
                     tries smallint not null, locked_by nvarchar(400) null);
 declare @taken table (change_id bigint not null primary key, generation int not null,
                       trigger_id int not null);
 declare @mine table (change_id bigint not null primary key, generation int not null);
+declare @last table (order_key bigint not null primary key, change_id bigint not null);
+declare @debounced bit, @paced bit, @pace bigint, @burst int, @paced_at datetime2(6), @step bigint;
 declare @walked table (trigger_id int not null primary key, walk bigint null);
 declare @trigger int = -2147483648, @room int, @overall int, @ordered bit, @walk bigint;
 declare @now datetime2(6), @held int, @key bigint, @head bigint, @head_due datetime2(6), @steps int;
 exec changefeed.note_time;
-insert into @wanted (trigger_id, room, overall, ordered, walk)
-select w.trigger_id, w.room, w.overall, w.ordered, w.walk
-from openjson(@P1) with (trigger_id int, room int, overall int, ordered bit, walk bigint) w;
+insert into @wanted (trigger_id, room, overall, ordered, debounced, paced, walk)
+select w.trigger_id, w.room, w.overall, w.ordered, w.debounced, w.paced, w.walk
+from openjson(@P1) with (trigger_id int, room int, overall int, ordered bit, debounced bit, paced bit, walk bigint) w;
 while 1 = 1
 begin
     set @room = null;
     select top (1) @trigger = w.trigger_id, @room = w.room, @overall = w.overall,
-           @ordered = w.ordered, @walk = w.walk
+           @ordered = w.ordered, @debounced = w.debounced, @paced = w.paced, @walk = w.walk
     from @wanted w where w.trigger_id > @trigger order by w.trigger_id;
     if @room is null break;
     set @now = sysutcdatetime();
@@ -40,7 +42,7 @@ begin
     begin transaction;
     -- Whoever counts what all of them hold must be alone with it. Babelfish knows no READPAST, so
     -- that all who claim would take the same events there and wait for each other row by row.
-    if @overall is not null --@sqlserver
+    if @overall is not null or @paced = 1 --@sqlserver
     update changefeed.event_trigger with (updlock, rowlock) set updated_at = updated_at where trigger_id = @trigger;
     if @overall is not null
     begin
@@ -50,6 +52,45 @@ begin
     end;
     -- Read only now, with the lock held: somebody may have taken what was due before.
     set @now = sysutcdatetime();
+    if @paced = 1
+    begin
+        -- Requests that were not made are kept, up to a burst.
+        select @pace = isnull(t.pace_us, 1), @burst = t.burst, @paced_at = isnull(t.paced_at, dateadd(day, -2, @now))
+        from changefeed.event_trigger t where t.trigger_id = @trigger;
+        set @step = datediff_big(microsecond, @paced_at, @now) / @pace;
+        if @step > @burst set @step = @burst;
+        if @step < @room set @room = @step;
+    end;
+    -- Of the events of a key whose first one is due, the last is delivered for all: the others are marked. Only what
+    -- was never tried takes part, and nothing that a person has sent.
+    if @room > 0 and @debounced = 1
+    begin
+        delete from @last;
+        insert into @last (order_key, change_id)
+        select w.order_key, max(w.change_id)
+        from (select distinct h.order_key
+              from (select top (@P5) e.order_key
+                    from changefeed.event e with (readcommittedlock, readpast)
+                    where e.trigger_id = @trigger and e.due_at <= @now and e.due_at is not null
+                      and e.generation = 0 and e.op <> 'M' and e.order_key is not null
+                    order by e.due_at, e.change_id) h) k
+        join changefeed.event w with (readcommittedlock, readpast)
+            on w.trigger_id = @trigger and w.order_key = k.order_key and w.due_at is not null
+            and w.generation = 0 and w.op <> 'M'
+        group by w.order_key
+        having count(*) > 1;
+        update e
+        set state = 'c', due_at = null, superseded_by = l.change_id
+        from @last l
+        join changefeed.event e with (updlock, readpast, rowlock)
+            on e.trigger_id = @trigger and e.order_key = l.order_key and e.change_id < l.change_id
+        where e.due_at is not null and e.generation = 0 and e.op <> 'M';
+        update e
+        set due_at = @now
+        from @last l
+        join changefeed.event e with (updlock, readpast, rowlock) on e.change_id = l.change_id
+        where e.due_at is not null and e.generation = 0;
+    end;
     if @room > 0 and @ordered = 0
         insert into @due (change_id, generation, tries, locked_by)
         select top (@room) e.change_id, e.generation, e.tries, e.locked_by
@@ -146,6 +187,17 @@ begin
     where d.locked_by is not null
       and not exists (select 1 from changefeed.event_attempt a
                       where a.change_id = d.change_id and a.generation = d.generation);
+    if @paced = 1
+    begin
+        -- Not before what a burst keeps.
+        set @step = @pace * @burst;
+        if @paced_at < dateadd(microsecond, convert(int, -(@step % 1000000)), dateadd(second, convert(int, -(@step / 1000000)), @now))
+            set @paced_at = dateadd(microsecond, convert(int, -(@step % 1000000)), dateadd(second, convert(int, -(@step / 1000000)), @now));
+        set @step = @pace * (select count(*) from @mine);
+        update changefeed.event_trigger
+        set paced_at = dateadd(microsecond, convert(int, @step % 1000000), dateadd(second, convert(int, @step / 1000000), @paced_at))
+        where trigger_id = @trigger and @step > 0;
+    end;
     insert into @taken (change_id, generation, trigger_id)
     select m.change_id, m.generation, @trigger from @mine m;
     commit transaction;

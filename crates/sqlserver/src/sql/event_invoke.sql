@@ -7,9 +7,10 @@ declare @key uniqueidentifier = convert(uniqueidentifier, @P3), @first bigint, @
 delete from changefeed.event_request where created_at < dateadd(day, -1, sysutcdatetime()) and request_key <> @key;
 select @first = r.change_id, @bits = r.bits
 from changefeed.event_request r with (updlock, holdlock) where r.request_key = @key;
-insert into changefeed.event (trigger_id, op, new, feed_id, shard)
+insert into changefeed.event (trigger_id, op, new, feed_id, shard, due_at)
 output inserted.change_id, inserted.bits into @written (change_id, bits)
-select t.trigger_id, 'M', @P2, t.feed_id, 0 from changefeed.event_trigger t
+select t.trigger_id, 'M', @P2, t.feed_id, 0, d.first_due
+from changefeed.event_trigger t join changefeed.event_due d on d.trigger_id = t.trigger_id
 where t.trigger_id = @P1 and t.dropped_at is null and @first is null;
 insert into changefeed.event_request (request_key, change_id, bits)
 select @key, w.change_id, w.bits from @written w;

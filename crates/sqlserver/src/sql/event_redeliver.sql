@@ -23,7 +23,7 @@ begin
     where e.state <> 'p' and e.change_id < @reached and {matching}
     order by e.change_id desc;
     update changefeed.event
-    set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation = generation + 1,
+    set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, superseded_by = null, generation = generation + 1,
         locked_by = null, order_key = isnull(order_key, change_id)
     output inserted.change_id into @done (change_id)
     -- By their keys: a search through all events would wait for writers.

@@ -15,7 +15,7 @@ begin
     where e.change_id = @P1 and e.bits & convert(bigint, 1152921504606846975) = @P2
       and (e.locked_by is null or e.due_at <= sysutcdatetime());
     update changefeed.event
-    set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, generation = generation + 1,
+    set state = 'p', due_at = sysutcdatetime(), tries = 0, cut_off = 0, superseded_by = null, generation = generation + 1,
         -- It may be from before its trigger kept an order.
         order_key = isnull(order_key, change_id)
     where change_id = @P1 and bits & convert(bigint, 1152921504606846975) = @P2 and locked_by is null

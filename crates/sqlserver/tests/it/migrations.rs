@@ -12,7 +12,7 @@ use changefeed_testkit::backend::{Backend, Session, SqlServerBackend, settle};
 use changefeed_testkit::run;
 
 /// A row for every table, in an order that foreign keys allow. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 26] = [
+const FILL: [(&str, &str); 27] = [
     ("feed", "(feed_id, name) values (37, 'old'), (38, 'joined')"),
     ("shard", "(feed_id, shard) values (37, 0)"),
     (
@@ -87,6 +87,10 @@ const FILL: [(&str, &str); 26] = [
     (
         "event_request",
         "(request_key, change_id, bits) values ('80270756-deeb-11ed-91f2-4f03a365d3f8', 11, 0)",
+    ),
+    (
+        "event_invoker",
+        "(trigger_id, invoker) values (7, 'public')",
     ),
     ("event_backfill", "(trigger_id, total) values (7, 3)"),
     (

@@ -111,7 +111,9 @@ fn judge(
             );
             account.dead += 1;
         }
-        EventStatus::Pending | EventStatus::Archived => panic!("not finished: {}", told()),
+        EventStatus::Pending | EventStatus::Archived | EventStatus::Collapsed => {
+            panic!("not finished: {}", told())
+        }
     }
     assert!(
         attempts.len() <= retry.num_retries as usize + 1 + cut_off,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Capture, CleanUp, Delivery, FeedBinding, Format, OrderBy, TriggerDefinition, TriggerName,
+    Capture, CleanUp, Delivery, FeedBinding, Format, OrderBy, Rate, TriggerDefinition, TriggerName,
     Updates,
 };
 use crate::definition::sink::SinkText;
@@ -92,6 +92,22 @@ struct TriggerText {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 4_294_967_295_u64))]
     concurrency_overall: Option<u32>,
+    /// Requests of all instances together in a time: `"100/s"`, `"30/m"`, `"500/h"`.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>, pattern = "^[0-9]+/(s|m|h|d)$"))]
+    rate: Option<Rate>,
+    /// How long an event waits before its first attempt, like `"5s"`.
+    #[serde(default, with = "text::optional_span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    delay: Option<Duration>,
+    /// For so long after an event, those of its key are collected, and the last one is delivered for all.
+    #[serde(default, with = "text::optional_span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    debounce: Option<Duration>,
+    /// Remove the attempts of finished events after this time, and keep the events.
+    #[serde(default, with = "text::optional_span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    clean_up_logs_after: Option<Duration>,
     /// Remove delivered events after this time.
     #[serde(default, with = "text::optional_span")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
@@ -157,6 +173,10 @@ impl From<TriggerDefinition> for Object {
             max_retry_after: delivery.retry.max_retry_after,
             concurrency: delivery.concurrency,
             concurrency_overall: delivery.concurrency_overall,
+            rate: delivery.rate,
+            delay: delivery.delay,
+            debounce: delivery.debounce,
+            clean_up_logs_after: delivery.clean_up_logs_after,
             clean_up_after: delivery.clean_up.map(|c| c.after),
             clean_up_dead_letters: delivery.clean_up.is_some_and(|c| c.dead_letters),
         };
@@ -196,6 +216,8 @@ impl TryFrom<Object> for TriggerDefinition {
                 payload: text.payload,
                 condition: text.when,
                 order_by: match text.in_order {
+                    // What is collected by key needs a key.
+                    Choice::Whether(false) if text.debounce.is_some() => Some(OrderBy::Key),
                     Choice::Whether(false) => None,
                     Choice::Whether(true) => Some(OrderBy::Key),
                     Choice::Which(column) => Some(OrderBy::Column(column)),
@@ -220,6 +242,10 @@ impl TryFrom<Object> for TriggerDefinition {
                 },
                 concurrency: text.concurrency,
                 concurrency_overall: text.concurrency_overall,
+                rate: text.rate,
+                delay: text.delay,
+                debounce: text.debounce,
+                clean_up_logs_after: text.clean_up_logs_after,
                 clean_up: text.clean_up_after.map(|after| CleanUp {
                     after,
                     dead_letters: text.clean_up_dead_letters,
