@@ -62,6 +62,11 @@ impl Backoff {
         wait
     }
 
+    /// Whether nothing has failed since it worked.
+    pub fn is_fresh(&self) -> bool {
+        self.next == Self::FROM
+    }
+
     /// It worked: the next failure is the first again.
     pub fn worked(&mut self) {
         self.next = Self::FROM;

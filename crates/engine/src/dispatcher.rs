@@ -92,6 +92,8 @@ pub struct DispatchTotals {
 
 /// The wait between two looks under load. A look costs about a fifth of a millisecond.
 const SHORTEST: Duration = Duration::from_millis(4);
+/// The wait after a commit of somebody that brought nothing for us: others may commit very often.
+const LONGEST_AFTER_NEWS: Duration = Duration::from_millis(16);
 /// How old the definitions may be that this instance works by.
 const DEFINITIONS_FOR: Duration = Duration::from_secs(1);
 /// How often altered tables are looked for.
@@ -224,7 +226,11 @@ impl Dispatcher {
     async fn look(&mut self, flights: &Flights, shutdown: &CancellationToken) -> Result<()> {
         let mut pace = Pace::new(SHORTEST, self.options.fetch_interval);
         let mut backoff = Backoff::default();
+        let mut commits = self.store.listen_to_commits();
+        let mut patience = Duration::ZERO;
         loop {
+            commits.look();
+            let looked = Instant::now();
             let wait = match self.turn(flights).await {
                 Ok(Turn::Found { full: true }) => {
                     backoff.worked();
@@ -233,6 +239,7 @@ impl Dispatcher {
                 }
                 Ok(Turn::Found { full: false }) => {
                     backoff.worked();
+                    patience = Duration::ZERO;
                     pace.busy()
                 }
                 Ok(Turn::Nothing) => {
@@ -249,9 +256,17 @@ impl Dispatcher {
                     backoff.failed()
                 }
             };
+            let told = async {
+                commits.news().await;
+                tokio::time::sleep_until((looked + patience).into()).await;
+            };
+            let waits_for_news = wait > SHORTEST && backoff.is_fresh();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(()),
+                () = told, if waits_for_news => {
+                    patience = (patience * 2).clamp(SHORTEST, LONGEST_AFTER_NEWS);
+                }
                 () = self.holds.room_opened(), if wait == self.options.fetch_interval => {}
                 () = tokio::time::sleep(wait) => {}
             }

@@ -105,6 +105,10 @@ impl WakeStore for PostgresStore {
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
         self.listen_to(WatchPlace::from(watch))
     }
+
+    fn listen_to_commits(&self) -> Listener<()> {
+        self.listen_to_all()
+    }
 }
 
 /// Listens until the store is gone, on a new connection whenever the old one breaks.

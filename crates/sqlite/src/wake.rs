@@ -40,6 +40,8 @@ struct Shared {
     path: PathBuf,
     hub: WakeHub,
     watches: WakeHub<WatchPlace>,
+    /// Who waits for anything to be committed.
+    commits: WakeHub<()>,
     wishes: Mutex<Wishes>,
     changed: Condvar,
 }
@@ -64,6 +66,13 @@ impl WakeStore for SqliteStore {
         waker.begin();
         listener
     }
+
+    fn listen_to_commits(&self) -> Listener<()> {
+        let waker = &self.inner.waker;
+        let listener = waker.shared.commits.listen(());
+        waker.begin();
+        listener
+    }
 }
 
 impl Waker {
@@ -73,6 +82,7 @@ impl Waker {
                 path: path.to_owned(),
                 hub: WakeHub::default(),
                 watches: WakeHub::default(),
+                commits: WakeHub::default(),
                 wishes: Mutex::default(),
                 changed: Condvar::new(),
             }),
@@ -141,6 +151,7 @@ impl Shared {
                 // Every waiter looks for itself: it gets the same error, or a change.
                 self.hub.wake_all();
                 self.watches.wake_all();
+                self.commits.wake_all();
                 self.sleep(AFTER_ERROR);
             }
         }
@@ -153,6 +164,7 @@ impl Shared {
         let mut looks = watches::Looks::default();
         while !self.stopped() {
             let wait = if watch.committed()? {
+                self.commits.wake_all();
                 for place in watch.moved()? {
                     self.hub.wake(&place);
                 }
@@ -198,7 +210,10 @@ impl Shared {
         wishes.newcomer = false;
         drop(wishes);
         // Asked after the wish was cleared: who listens from now on wishes again.
-        if !self.hub.watched().is_empty() || !self.watches.watched().is_empty() {
+        let nobody = self.hub.watched().is_empty()
+            && self.watches.watched().is_empty()
+            && self.commits.watched().is_empty();
+        if !nobody {
             return;
         }
         let wishes = self.wishes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Waking watches: one session per store, however many watches there are, waits in the server until
-//! somebody has committed something, and then looks whose it was.
+//! Waking watches and dispatchers: one session per store, however many there are, waits in the server until
+//! somebody has committed something, and then looks whose it was. Dispatchers are told of every commit.
 //!
 //! This is a hint and nothing rests on it. A take goes by what is committed when it is called; watches that
 //! are told of nothing take anyway from time to time; and while the session does not answer, or the server
@@ -40,6 +40,12 @@ const QUIET: Nap = Nap {
     limit: 250,
 };
 const QUIET_AFTER: Duration = Duration::from_secs(1);
+/// When nothing was committed for longer: the first one is seen within this sleep.
+const ASLEEP: Nap = Nap {
+    sleep: 12,
+    limit: 500,
+};
+const ASLEEP_AFTER: Duration = Duration::from_secs(15);
 
 /// An answer that is not there by then may never come.
 const LATE: Duration = Duration::from_secs(1);
@@ -71,13 +77,23 @@ pub(crate) struct WatchProber {
 impl PostgresStore {
     pub(super) fn listen_to(&self, place: WatchPlace) -> Listener<WatchPlace> {
         let listener = self.inner.known.watches.listen(place);
+        self.begin_to_look();
+        listener
+    }
+
+    pub(super) fn listen_to_all(&self) -> Listener<()> {
+        let listener = self.inner.known.commits.listen(());
+        self.begin_to_look();
+        listener
+    }
+
+    fn begin_to_look(&self) {
         let prober = &self.inner.watch_prober;
         let (store, newcomer) = (Arc::downgrade(&self.inner), prober.newcomer.clone());
         prober
             .task
             .ensure(|| tokio::spawn(probe(store, newcomer)).abort_handle());
         prober.newcomer.notify_one();
-        listener
     }
 }
 
@@ -91,7 +107,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
         drop(inner);
         let hub = &known.watches;
         let mut places = hub.watched();
-        if places.is_empty() {
+        if places.is_empty() && known.commits.watched().is_empty() {
             looks = Looks::default();
             newcomer.notified().await;
             continue;
@@ -108,12 +124,16 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
                 }
                 if began.elapsed() >= LATE {
                     hub.wake_all();
+                    known.commits.wake_all();
                 }
             }
         };
         match looked {
-            Ok(news) => {
+            Ok((news, committed)) => {
                 complained = false;
+                if committed {
+                    known.commits.wake_all();
+                }
                 news.iter().for_each(|place| hub.wake(place));
             }
             Err(error) => {
@@ -126,6 +146,7 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
                 // Another server may be behind the same name next time.
                 looks = Looks::default();
                 hub.wake_all();
+                known.commits.wake_all();
                 tokio::time::sleep(SLOWLY).await;
             }
         }
@@ -139,6 +160,8 @@ struct Looks {
     /// Everything visible in this snapshot was announced.
     snapshot: Option<Snapshot>,
     changed: Option<Instant>,
+    /// When something was committed last, whatever it was.
+    committed: Option<Instant>,
     watches: HashMap<WatchPlace, State>,
 }
 
@@ -190,11 +213,15 @@ impl Plan {
             .flat_map(|place| [log_name(place.table_id), leases_name_of(place)])
             .map(|name| format!("changefeed.{name}"))
             .collect();
-        let row = session
-            .query_one(include_str!("../sql/watch_tables.sql"), &[&names])
-            .await
-            .map_err(db)?;
-        let there: Vec<bool> = row.take(0)?;
+        let there: Vec<bool> = if names.is_empty() {
+            Vec::new()
+        } else {
+            session
+                .query_one(include_str!("../sql/watch_tables.sql"), &[&names])
+                .await
+                .map_err(db)?
+                .take(0)?
+        };
         let looked_at: Vec<WatchPlace> = (places.iter().zip(there.chunks(2)))
             .filter(|(_, there)| there.iter().all(|there| *there))
             .map(|(place, _)| place.clone())
@@ -238,12 +265,12 @@ impl Plan {
 
 impl Looks {
     /// Waits until something was committed since the last look, but not for long, and looks again.
-    /// Returns who is to be woken.
+    /// Returns who is to be woken, and whether anything was committed.
     async fn look(
         &mut self,
         session: &Session,
         places: Vec<WatchPlace>,
-    ) -> Result<Vec<WatchPlace>> {
+    ) -> Result<(Vec<WatchPlace>, bool)> {
         let plan = match self.plan.take().filter(|plan| !plan.is_stale(&places)) {
             Some(plan) => plan,
             None => {
@@ -260,17 +287,37 @@ impl Looks {
                 .map_err(db)?;
             self.snapshot = Some(Snapshot::parse(row.take(0)?)?);
             // What was committed until now is for them to see.
-            return Ok(plan.places.clone());
+            return Ok((plan.places.clone(), true));
         };
-        let quiet = (self.changed).is_none_or(|at| at.elapsed() >= QUIET_AFTER);
-        let nap = if quiet { QUIET } else { BUSY };
+        let past = |at: Option<Instant>, time| at.is_none_or(|at| at.elapsed() >= time);
+        let nap = match () {
+            () if !past(self.changed, QUIET_AFTER) => BUSY,
+            () if !past(self.committed, ASLEEP_AFTER) => QUIET,
+            () => ASLEEP,
+        };
         let wait = session
             .prepare_cached("call changefeed.await_commit($1, $2, $3)")
             .await
             .map_err(db)?;
+        let until: [&(dyn ToSql + Sync); 3] = [&seen.text, &nap.sleep, &nap.limit];
+        if plan.places.is_empty() {
+            let now = session
+                .prepare_cached("select pg_catalog.pg_current_snapshot()::text")
+                .await
+                .map_err(db)?;
+            let (waited, found) =
+                tokio::join!(session.execute(&wait, &until), session.query_one(&now, &[]),);
+            waited.map_err(db)?;
+            let now = Snapshot::parse(found.map_err(db)?.take(0)?)?;
+            let committed = now.text != seen.text;
+            if committed {
+                self.committed = Some(Instant::now());
+            }
+            self.snapshot = Some(now);
+            return Ok((Vec::new(), committed));
+        }
         let look = session.prepare_cached(&plan.sql).await.map_err(explain)?;
         let (floors, lows) = session.known.backlogs.bounds(&plan.looked_at);
-        let until: [&(dyn ToSql + Sync); 3] = [&seen.text, &nap.sleep, &nap.limit];
         let since: [&(dyn ToSql + Sync); 4] = [&seen.next, &seen.running, &floors, &lows];
         // Sent at once: when the wait has ended, the answer is on its way.
         let (waited, found) = tokio::join!(
@@ -279,10 +326,15 @@ impl Looks {
         );
         waited.map_err(db)?;
         let row = found.map_err(explain)?;
-        self.snapshot = Some(Snapshot::parse(row.take(0)?)?);
+        let after = Snapshot::parse(row.take(0)?)?;
+        let committed = after.text != seen.text;
+        self.snapshot = Some(after);
         let changed: Vec<bool> = row.take(1)?;
         let changed: HashMap<i64, bool> = plan.tables.iter().copied().zip(changed).collect();
         let now = Instant::now();
+        if committed {
+            self.committed = Some(now);
+        }
         if changed.values().any(|changed| *changed) {
             self.changed = Some(now);
         }
@@ -306,7 +358,7 @@ impl Looks {
             }
         }
         self.watches.retain(|place, _| plan.places.contains(place));
-        Ok(news)
+        Ok((news, committed))
     }
 }
 

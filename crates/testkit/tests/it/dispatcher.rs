@@ -26,6 +26,7 @@ changefeed_testkit::on_every_store! {
         a_trigger_has_no_more_requests_than_its_limit
         an_instance_has_no_more_requests_than_its_limit
         an_event_is_delivered_soon_after_its_commit
+        a_dispatcher_is_told_of_commits
     }
     order {
         events_of_one_key_arrive_in_order_whatever_fails

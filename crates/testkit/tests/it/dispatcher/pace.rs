@@ -216,3 +216,21 @@ pub(crate) async fn an_event_is_delivered_soon_after_its_commit(backend: Arc<dyn
     }
     work.stop().await;
 }
+
+/// The first event after a silence is not found by a poll: the dispatcher is told of the commit.
+pub(crate) async fn a_dispatcher_is_told_of_commits(backend: Arc<dyn Backend>) {
+    let stage = Stage::new(backend, |_| {}).await;
+    if stage.store.listen_to_commits().is_deaf() {
+        return;
+    }
+    let at_work = stage
+        .dispatch(|options| options.fetch_interval = Duration::from_secs(3600))
+        .await;
+    for id in 1..=3 {
+        // Longer than a dispatcher is quick after it has found something.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        stage.insert(id, 1).await;
+        stage.is_settled().await;
+    }
+    assert_eq!(at_work.stop().await.delivered, 3);
+}
