@@ -126,7 +126,7 @@ mod serve;
 pub use backend::{Backend, connect, migration_script};
 pub use serve::{ServeOptions, Service, serve};
 
-pub use changefeed_core::format_span;
+pub use changefeed_core::{format_span, parse_span};
 // Names, errors, and how things are compared.
 pub use changefeed_core::{Error, Kind, Remedy, Result, Uuid};
 pub use changefeed_core::{FeedId, FeedName, Fold, ShardId, SweepGroup, TableName};
@@ -141,13 +141,13 @@ pub use changefeed_core::{SweepReport, SweptShard};
 pub use changefeed_core::{Incident, Ulid, UlidOptions, UlidShard};
 // Event triggers and events.
 pub use changefeed_core::{
-    AllowedVariables, Capture, CleanUp, Cleaned, Condition, Delivery, EventTrigger, FeedBinding,
-    Format, Growth, Header, OrderBy, Retry, Setting, Sink, TriggerDefinition, TriggerId,
-    TriggerName, TriggerState, Updates, Webhook,
+    AllowedVariables, Capture, CleanUp, Cleaned, Condition, Delivery, EVENT_VALUES, EventTrigger,
+    FeedBinding, Format, Growth, Header, OrderBy, Rate, Retry, Setting, Sink, TriggerDefinition,
+    TriggerId, TriggerName, TriggerState, Updates, Webhook,
 };
 pub use changefeed_core::{
-    Attempt, Event, EventFilter, EventId, EventStatus, LoggedAttempt, LoggedEvent, Operation,
-    Outcome, Redelivery,
+    Attempt, Event, EventBits, EventFilter, EventId, EventStatus, LeasedEvent, LoggedAttempt,
+    LoggedEvent, Operation, Outcome, Redelivery, raw_json,
 };
 // Watches.
 pub use changefeed_core::{
@@ -167,6 +167,7 @@ pub use changefeed_core::{
     TokenDigest, TokenId, require_current, view,
 };
 
+pub use changefeed_engine::listening::{listen, remove_dead as remove_dead_listeners};
 pub use changefeed_engine::observe::{Diagnosis, Looks, unswept};
 pub use changefeed_engine::sinks::destination;
 pub use changefeed_engine::sinks::webhook::{

@@ -160,6 +160,9 @@ pub(crate) enum Command {
     Watch(Box<WatchArgs>),
     /// Deliver events to webhooks, until stopped
     Deliver(Deliver),
+    /// Show the changes of a table, or forward them to a URL, until stopped; leaves nothing behind
+    #[command(after_help = examples::LISTEN)]
+    Listen(Listen),
     /// Create and maintain event triggers
     #[command(subcommand)]
     Trigger(Trigger),
@@ -212,6 +215,9 @@ impl Command {
 pub(crate) struct Apply {
     /// The file [default: that of --config, or changefeed.toml]
     pub(crate) file: Option<PathBuf>,
+    /// Print what the database has as a file, and change nothing
+    #[arg(long, conflicts_with_all = ["file", "check", "prune", "yes"])]
+    pub(crate) export: bool,
     /// Change nothing; exit with 0 when there is nothing to do and with 3 when there is
     #[arg(long)]
     pub(crate) check: bool,
@@ -221,6 +227,32 @@ pub(crate) struct Apply {
     /// Do not ask before something is dropped
     #[arg(long)]
     pub(crate) yes: bool,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Listen {
+    /// The table
+    pub(crate) table: String,
+    /// Post each change to this URL, and show the answer
+    #[arg(long, value_name = "URL")]
+    pub(crate) forward: Option<String>,
+    /// Only these changes
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "CHANGES")]
+    pub(crate) on: Vec<ListenTo>,
+    /// A SQL condition over old and new
+    #[arg(long, value_name = "SQL")]
+    pub(crate) when: Option<String>,
+    /// Say nothing but changes
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+/// A kind of change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ListenTo {
+    Insert,
+    Update,
+    Delete,
 }
 
 #[derive(Debug, clap::Args)]
@@ -376,11 +408,9 @@ pub(crate) enum Bench {
     },
 }
 
-/// Durations have units, so that nobody takes milliseconds for seconds.
+/// A duration, as it is read everywhere.
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|_| {
-        format!("'{text}' is not a duration: use a number with a unit, like 500ms, 2s or 7d")
-    })
+    changefeed::parse_span(text)
 }
 
 /// A duration that something can be repeated after.
@@ -421,9 +451,12 @@ mod tests {
     }
 
     #[test]
-    fn durations_need_units() {
+    fn durations_have_units_or_are_seconds() {
         assert_eq!(duration("500ms").unwrap(), Duration::from_millis(500));
         assert_eq!(duration("7d").unwrap(), Duration::from_secs(7 * 86400));
-        assert!(duration("5").unwrap_err().contains("unit"));
+        assert_eq!(duration("0.5").unwrap(), Duration::from_millis(500));
+        for bad in ["-1", "soon", "", "5 parsecs", "inf", "NaN"] {
+            assert!(duration(bad).unwrap_err().contains("unit"), "{bad}");
+        }
     }
 }

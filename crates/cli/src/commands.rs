@@ -11,6 +11,7 @@ pub(crate) mod erase;
 pub(crate) mod event;
 pub(crate) mod feed;
 pub(crate) mod init;
+pub(crate) mod listen;
 pub(crate) mod man;
 pub(crate) mod migrate;
 pub(crate) mod recover;

@@ -78,6 +78,7 @@ async fn run(args: Args, out: &mut Out) -> Result<ExitCode> {
             deliver.variables = variables;
             commands::deliver::run(&database, deliver, out).await
         }
+        Command::Listen(listen) => commands::listen::run(&database, listen, out).await,
         Command::Trigger(trigger) => commands::trigger::run(&database, trigger, out).await,
         Command::Event(event) => commands::event::run(&database, event, out).await,
         Command::Subscription(subscription) => {

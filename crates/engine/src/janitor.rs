@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use changefeed_core::{Remedy, Result, Store};
+use changefeed_core::{Cleaned, Remedy, Result, Store};
 use tokio_util::sync::CancellationToken;
 
 use crate::describe;
@@ -101,25 +101,41 @@ async fn trim(store: &dyn Store, owner: &str, shutdown: &CancellationToken) -> R
 }
 
 async fn clean_up(store: &dyn Store, owner: &str, shutdown: &CancellationToken) -> Result<()> {
+    let dead = crate::listening::remove_dead(store, owner).await?;
+    if dead > 0 {
+        tracing::info!(listeners = dead, "removed what killed listeners had left");
+    }
     for trigger in store.triggers().await? {
-        let Some(what) = trigger.definition.delivery.clean_up else {
+        let delivery = &trigger.definition.delivery;
+        let (what, logs_after) = (delivery.clean_up, delivery.clean_up_logs_after);
+        if what.is_none() && logs_after.is_none() {
             continue;
-        };
+        }
         // Held while it works, so that two do not do the same at once; nothing depends on it.
         let Some(lease) = store.lease("clean-up/events", owner, EVERY).await? else {
             return Ok(());
         };
-        let mut removed = 0;
-        loop {
-            let cleaned = store.clean_up_events(Some(&trigger), what, BATCH).await?;
-            removed += cleaned.events;
-            if !cleaned.more || shutdown.is_cancelled() {
-                break;
+        let mut removed = Cleaned {
+            more: true,
+            ..Cleaned::default()
+        };
+        while removed.more && !shutdown.is_cancelled() {
+            removed.more = false;
+            if let Some(what) = what {
+                removed.add(store.clean_up_events(Some(&trigger), what, BATCH).await?);
+            }
+            if let Some(after) = logs_after {
+                removed.add(
+                    store
+                        .clean_up_attempts(Some(&trigger), after, BATCH)
+                        .await?,
+                );
             }
             tokio::time::sleep(PAUSE).await;
         }
-        if removed > 0 {
-            tracing::info!(trigger = %trigger.definition.name, events = removed, "cleaned up");
+        if removed.events + removed.attempts > 0 {
+            let (events, attempts) = (removed.events, removed.attempts);
+            tracing::info!(trigger = %trigger.definition.name, events, attempts, "cleaned up");
         }
         store.release(&lease).await?;
     }

@@ -8,6 +8,7 @@ mod dispatcher;
 mod follower;
 mod handle;
 mod janitor;
+pub mod listening;
 pub mod observe;
 pub mod sinks;
 mod subscriber;

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use changefeed::{
-    AllowedVariables, DispatchOptions, EventId, FeedName, Format, TriggerName, Variables,
+    AllowedVariables, DispatchOptions, EventId, FeedName, Format, Rate, TriggerName, Variables,
     WebhookOptions, WebhookReach,
 };
 use clap::{Subcommand, ValueEnum};
@@ -42,6 +42,17 @@ pub(crate) enum Trigger {
         /// What the event carries as 'new', as JSON
         #[arg(long, default_value = "{}")]
         payload: String,
+    },
+    /// Show what a receiver would get, for the newest event or a payload; nothing enters the event log
+    Sample {
+        /// The trigger
+        name: TriggerName,
+        /// What the event carries as 'new', as JSON
+        #[arg(long)]
+        payload: Option<String>,
+        /// Send it, once
+        #[arg(long)]
+        send: bool,
     },
     /// Send the rows that are there already, as events
     Backfill {
@@ -102,19 +113,19 @@ pub(crate) struct CreateTrigger {
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub(crate) retries: u32,
     /// The wait before the next attempt
-    #[arg(long, value_name = "S", default_value = "10s", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "10s", value_parser = duration)]
     pub(crate) interval: Duration,
     /// How long an attempt may take
-    #[arg(long, value_name = "S", default_value = "60s", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "60s", value_parser = duration)]
     pub(crate) timeout: Duration,
     /// Double the wait after every attempt up to this, with jitter
-    #[arg(long, value_name = "CAP", value_parser = seconds)]
+    #[arg(long, value_name = "CAP", value_parser = duration)]
     pub(crate) backoff: Option<Duration>,
     /// HTTP statuses after which no further attempt is made
     #[arg(long, value_name = "STATUSES", value_delimiter = ',')]
     pub(crate) final_status: Vec<u16>,
     /// The longest wait that a receiver may ask for
-    #[arg(long, value_name = "S", default_value = "1h", value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value = "1h", value_parser = duration)]
     pub(crate) max_retry_after: Duration,
     /// Concurrent requests of one instance [default: 100]
     #[arg(long, value_name = "N")]
@@ -122,6 +133,18 @@ pub(crate) struct CreateTrigger {
     /// Concurrent requests of all instances together
     #[arg(long, value_name = "N")]
     pub(crate) concurrency_overall: Option<u32>,
+    /// Requests of all instances together in a time, like 100/s, 30/m or 500/h
+    #[arg(long, value_name = "RATE")]
+    pub(crate) rate: Option<Rate>,
+    /// How long an event waits before its first attempt
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) delay: Option<Duration>,
+    /// For so long after an event, collect those of its key (--in-order), and deliver the last one for all
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "delay")]
+    pub(crate) debounce: Option<Duration>,
+    /// Remove the attempts of finished events after this time, and keep the events
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(crate) clean_up_logs_after: Option<Duration>,
     /// Deliver events of one key one after the other: the primary key, or this column
     #[arg(long, value_name = "COLUMN", num_args = 0..=1)]
     pub(crate) in_order: Option<Option<String>>,
@@ -239,6 +262,9 @@ pub(crate) struct Cleanup {
     /// Also dead letters
     #[arg(long)]
     pub(crate) dead_letters: bool,
+    /// Remove only the attempts of finished events, and keep the events
+    #[arg(long, conflicts_with = "dead_letters")]
+    pub(crate) logs: bool,
     /// Events per transaction
     #[arg(long, default_value_t = 1000, value_parser = batch_size)]
     pub(crate) batch: usize,
@@ -255,6 +281,8 @@ pub(crate) enum StatusArg {
     DeadLetter,
     /// Its trigger was dropped before it was delivered
     Archived,
+    /// A later event of its key was delivered for it
+    Collapsed,
 }
 
 impl From<StatusArg> for changefeed::EventStatus {
@@ -264,6 +292,7 @@ impl From<StatusArg> for changefeed::EventStatus {
             StatusArg::Delivered => changefeed::EventStatus::Delivered,
             StatusArg::DeadLetter => changefeed::EventStatus::DeadLetter,
             StatusArg::Archived => changefeed::EventStatus::Archived,
+            StatusArg::Collapsed => changefeed::EventStatus::Collapsed,
         }
     }
 }
@@ -347,15 +376,6 @@ fn variable(text: &str) -> Result<String, String> {
     }
 }
 
-/// A number of seconds, or a duration with a unit.
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse::<f64>() {
-        Ok(seconds) => Duration::try_from_secs_f64(seconds)
-            .map_err(|_| format!("'{text}' is not a number of seconds")),
-        Err(_) => duration(text),
-    }
-}
-
 fn lease(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         short if short < Duration::from_millis(500) => {
@@ -380,14 +400,6 @@ fn moment(text: &str) -> Result<SystemTime, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seconds_need_no_unit() {
-        assert_eq!(seconds("2").unwrap(), Duration::from_secs(2));
-        assert_eq!(seconds("0.5").unwrap(), Duration::from_millis(500));
-        assert_eq!(seconds("1500ms").unwrap(), Duration::from_millis(1500));
-        assert!(seconds("-1").is_err() && seconds("soon").is_err());
-    }
 
     #[test]
     fn a_moment_is_a_time_or_how_long_ago() {

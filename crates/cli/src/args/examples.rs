@@ -12,7 +12,14 @@ Examples:
   changefeed init                              write a changefeed.toml to begin with
   changefeed apply --check                     show the plan; exit code 3 if there is something to do
   changefeed apply                             show the plan and do it
-  changefeed apply --prune --yes               also drop what the file does not have";
+  changefeed apply --prune --yes               also drop what the file does not have
+  changefeed apply --export > changefeed.toml  write down what the database has";
+
+pub(super) const LISTEN: &str = "\
+Examples:
+  changefeed listen orders                     print inserts, updates and deletes as they are committed
+  changefeed listen orders --forward http://localhost:3000/hooks
+  changefeed listen orders --on update --when \"new.status = 'paid'\" --json";
 
 pub(super) const ERASE: &str = "\
 Examples:

@@ -1,5 +1,6 @@
 //! `changefeed apply`
 
+mod export;
 mod keys;
 mod plan;
 mod wanted;
@@ -25,6 +26,12 @@ pub(crate) async fn run(
     args: Apply,
     out: &mut Out,
 ) -> Result<ExitCode> {
+    if args.export {
+        let db = connect(database).await?;
+        require_current(db.schema().await?)?;
+        export::run(&db, out).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(config) = config else {
         return Err(crate::usage("there is no changefeed.toml here")
             .advise("name a file, or begin with the one that `changefeed init` writes"));

@@ -1,6 +1,9 @@
 //! `changefeed doctor`
 
-use changefeed::{Diagnosis, Error, Finding, Kind, Result, Severity, Variables};
+use changefeed::{
+    Diagnosis, Error, Finding, Kind, Result, Severity, Variables, remove_dead_listeners,
+    unique_name,
+};
 
 use crate::args::Doctor;
 use crate::connect;
@@ -18,6 +21,13 @@ pub(crate) async fn run(
         return certify::run(database, args, out).await;
     }
     let db = connect(database).await?;
+    // Whoever may not look for this may still be told everything else.
+    if let Ok(count @ 1..) = remove_dead_listeners(&**db.store(), &unique_name()).await {
+        out.say(format!(
+            "removed what {} had left that was killed",
+            counted(count, "listener")
+        ))?;
+    }
     let Diagnosis { findings, cut_off } = Diagnosis::of(&db, variables).await?;
     for finding in &findings {
         match out.is_json() {

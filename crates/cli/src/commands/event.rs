@@ -93,6 +93,7 @@ fn state(event: &LoggedEvent) -> String {
         EventStatus::Delivered => "delivered".to_owned(),
         EventStatus::DeadLetter => "dead letter".to_owned(),
         EventStatus::Archived => "archived".to_owned(),
+        EventStatus::Collapsed => "collapsed into a later event".to_owned(),
     }
 }
 
@@ -193,16 +194,20 @@ async fn clean_up(db: &Changefeed, args: Cleanup, out: &mut Out) -> Result<()> {
         after: args.older_than,
         dead_letters: args.dead_letters,
     };
-    let mut total = Cleaned::default();
-    loop {
-        let step = db
-            .clean_up_events(trigger.as_ref(), what, args.batch)
-            .await?;
-        total.events += step.events;
-        total.attempts += step.attempts;
-        if !step.more {
-            break;
-        }
+    let trigger = trigger.as_ref();
+    let mut total = Cleaned {
+        more: true,
+        ..Cleaned::default()
+    };
+    while total.more {
+        total.more = false;
+        total.add(match args.logs {
+            true => {
+                db.clean_up_attempts(trigger, args.older_than, args.batch)
+                    .await?
+            }
+            false => db.clean_up_events(trigger, what, args.batch).await?,
+        });
     }
     if out.is_json() {
         return out.object(&total);

@@ -1,12 +1,14 @@
 //! `changefeed trigger`
 
 mod create;
+mod sample;
 
 pub(crate) use create::definition;
 
 use changefeed::view::TriggerView;
 use changefeed::{
     Backfill, Changefeed, Error, EventTrigger, Format, Growth, OrderBy, Result, Setting, Updates,
+    format_span,
 };
 
 use crate::args::Trigger;
@@ -30,6 +32,11 @@ pub(crate) async fn run(database: &str, args: Trigger, out: &mut Out) -> Result<
             out.say(format!("trigger {name} delivers again"))
         }
         Trigger::Invoke { name, payload } => invoke(&db, name.as_str(), &payload, out).await,
+        Trigger::Sample {
+            name,
+            payload,
+            send,
+        } => sample::run(&db, &name, payload, send, out).await,
         Trigger::Backfill { name, batch } => backfill(&db, name.as_str(), batch, out).await,
         Trigger::Drop { name, yes } => {
             let trigger = db.trigger(name.as_str()).await?;
@@ -160,6 +167,9 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
                 format!("{}: {}", header.name, written(&header.value)),
             ));
         }
+        if let Some(body) = &webhook.body {
+            rows.push(("body", body.clone()));
+        }
         for secret in &webhook.secrets_from_env {
             rows.push(("signed with", format!("${secret}")));
         }
@@ -193,6 +203,19 @@ async fn show(db: &Changefeed, name: &str, out: &mut Out) -> Result<()> {
     }
     if let Some(limit) = delivery.concurrency_overall {
         rows.push(("at once", format!("{limit} from all instances")));
+    }
+    if let Some(rate) = delivery.rate {
+        rows.push(("rate", format!("{rate} from all instances")));
+    }
+    if let Some(delay) = delivery.delay {
+        rows.push(("delay", format_span(delay)));
+    }
+    if let Some(window) = delivery.debounce {
+        let text = format!("the last of a key in {}", format_span(window));
+        rows.push(("debounce", text));
+    }
+    if let Some(after) = delivery.clean_up_logs_after {
+        rows.push(("attempts", format!("kept for {}", format_span(after))));
     }
     if let Some(what) = delivery.clean_up {
         let dead = if what.dead_letters {

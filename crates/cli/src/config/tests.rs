@@ -254,8 +254,8 @@ const BAD: &[(&str, &str)] = &[
         "x.toml:2:16: 'max_requests' does not fit: 0 is not in 1..=100000",
     ),
     (
-        "[http]\nkeep_alive = 15",
-        "x.toml:2:14: 'keep_alive' does not fit: '15' is not a duration: use a number with a unit, like 500ms, 2s or 7d",
+        "[http]\nkeep_alive = \"soon\"",
+        "x.toml:2:14: 'keep_alive' does not fit: 'soon' is not a duration: use a number with a unit, like 500ms, 2s or 7d; a number alone is seconds",
     ),
     (
         "[http]\ntls_cert = \"a\"",

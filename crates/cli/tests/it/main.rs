@@ -27,6 +27,7 @@ mod forms;
 mod guides;
 mod history;
 mod http;
+mod listening;
 mod logs;
 #[cfg(target_os = "linux")]
 mod release;

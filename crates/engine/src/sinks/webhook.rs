@@ -201,6 +201,12 @@ impl WebhookClient {
         }
     }
 
+    /// What would be sent for an event, as the log would keep it.
+    pub fn preview(&self, target: &Target, leased: &LeasedEvent) -> Result<Box<RawValue>> {
+        let id = leased.event.id.to_string();
+        Ok(self.request(target, post_of(target, leased, &id)?)?.1)
+    }
+
     /// Makes a request, within the target's timeout.
     pub async fn post(&self, target: &Target, post: Post<'_>) -> Sent {
         let began = Instant::now();

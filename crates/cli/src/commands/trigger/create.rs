@@ -43,7 +43,8 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
         Some(Some(names)) => Updates::Of(columns(&names)?),
     };
     let order_by = match args.in_order {
-        None => None,
+        // What is collected by key needs a key.
+        None => args.debounce.map(|_| OrderBy::Key),
         Some(None) => Some(OrderBy::Key),
         Some(Some(column)) => Some(OrderBy::Column(db.column(&column)?)),
     };
@@ -84,6 +85,10 @@ pub(crate) fn definition(db: &Changefeed, args: CreateTrigger) -> Result<Trigger
             },
             concurrency: args.concurrency,
             concurrency_overall: args.concurrency_overall,
+            rate: args.rate,
+            delay: args.delay,
+            debounce: args.debounce,
+            clean_up_logs_after: args.clean_up_logs_after,
             clean_up: args.clean_up_after.map(|after| CleanUp {
                 after,
                 dead_letters: args.clean_up_dead_letters,

@@ -166,10 +166,10 @@ pub(super) const CASES: &[Case] = &[
          hint: write it as in SQL: orders, sales.orders or sales.\"Order\"",
     ),
     case(
-        "feed trim orders --older-than 5",
+        "feed trim orders --older-than soon",
         2,
-        "error: invalid value '5' for '--older-than <DURATION>': '5' is not a duration: use a \
-         number with a unit, like 500ms, 2s or 7d",
+        "error: invalid value 'soon' for '--older-than <DURATION>': 'soon' is not a duration: use a \
+         number with a unit, like 500ms, 2s or 7d; a number alone is seconds",
     ),
     case(
         "feed backfill plain",

@@ -226,7 +226,7 @@ fn wrong_input_gets_one_clear_sentence() {
                 "-5",
             ),
             (
-                vec!["watch", "orders", "--name", "x", "--lease", "5"],
+                vec!["watch", "orders", "--name", "x", "--lease", "soon"],
                 2,
                 "is not a duration",
             ),
