@@ -182,6 +182,7 @@ mod tests {
             tries,
             locked_by: None,
             next_retry_at: None,
+            superseded_by: None,
             last_status: None,
             last_error: None,
         }
