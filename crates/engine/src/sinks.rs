@@ -10,9 +10,16 @@ mod handler;
 pub mod nats;
 pub mod objects;
 mod open;
-#[cfg(any(feature = "nats", feature = "redis", feature = "s3"))]
+#[cfg(any(
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis",
+    feature = "s3"
+))]
 mod place;
 mod pushed;
+#[cfg(feature = "rabbitmq")]
+pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
 pub mod webhook;

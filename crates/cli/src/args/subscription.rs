@@ -88,7 +88,7 @@ pub(crate) struct SubscriptionCreate {
     /// The feed
     #[arg(long)]
     pub(crate) feed: FeedName,
-    /// The sink: nats://HOST/SUBJECT, redis://HOST/STREAM, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, exec:COMMAND or stdout:
+    /// The sink: nats://HOST/SUBJECT, redis://HOST/STREAM, amqp://HOST/?queue=QUEUE, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, exec:COMMAND or stdout:
     #[arg(long, value_name = "URL")]
     pub(crate) to: String,
     /// What the objects of s3: and dir: hold a batch as: ndjson, ndjson.gz or parquet; the same as ?as= in the URL

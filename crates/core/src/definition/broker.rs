@@ -12,19 +12,22 @@ pub enum Broker {
     Nats,
     /// Redis or Valkey Streams.
     Redis,
+    /// RabbitMQ.
+    RabbitMq,
     /// S3 and whatever speaks its protocol.
     S3,
 }
 
 impl Broker {
     /// All of them.
-    pub const ALL: [Broker; 3] = [Broker::Nats, Broker::Redis, Broker::S3];
+    pub const ALL: [Broker; 4] = [Broker::Nats, Broker::Redis, Broker::RabbitMq, Broker::S3];
 
     /// What its URLs begin with.
     pub fn schemes(self) -> &'static [&'static str] {
         match self {
             Broker::Nats => &["nats://", "nats+tls://"],
             Broker::Redis => &["redis://", "rediss://", "valkey://", "valkeys://"],
+            Broker::RabbitMq => &["amqp://", "amqps://"],
             Broker::S3 => &["s3://"],
         }
     }
@@ -34,6 +37,7 @@ impl Broker {
         match self {
             Broker::Nats => "nats",
             Broker::Redis => "redis",
+            Broker::RabbitMq => "rabbitmq",
             Broker::S3 => "s3",
         }
     }

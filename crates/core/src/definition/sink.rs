@@ -233,7 +233,7 @@ impl std::str::FromStr for Sink {
             "stdout:" | "stdout" | "-" => Ok(Sink::Stdout),
             "in_process" => Ok(Sink::InProcess),
             _ => Err(Error::invalid(format!("'{text}' is not a sink")).advise(
-                "write nats://HOST/SUBJECT, redis://HOST/STREAM, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, \
+                "write nats://HOST/SUBJECT, redis://HOST/STREAM, amqp://HOST/?queue=QUEUE, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, \
                  exec:COMMAND or stdout:",
             )),
         }

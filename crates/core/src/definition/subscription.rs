@@ -281,7 +281,7 @@ struct SubscriptionText {
         schema(pattern = "^[a-zA-Z0-9_-]+$", min_length = 1, max_length = 100)
     )]
     feed: String,
-    /// The sink: `nats://…`, `redis://…`, `s3://…`, `https://…`; not over HTTP: `file:PATH`, `dir:PATH`, `stdout:`, `exec:COMMAND`.
+    /// The sink: `nats://…`, `redis://…`, `amqp://…`, `s3://…`, `https://…`; not over HTTP: `file:PATH`, `dir:PATH`, `stdout:`, `exec:COMMAND`.
     to: String,
     /// Headers of every request to a webhook: texts, or `{"env": "NAME"}`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

@@ -29,6 +29,11 @@ impl Files {
     pub fn new(path: &str, patience: Duration, allowed: &[PathBuf]) -> Result<Self> {
         let parent = Path::new(path).parent().unwrap_or(Path::new("."));
         check_allowed(parent, allowed)?;
+        if !parent.as_os_str().is_empty() && !parent.is_dir() {
+            return Err(Error::invalid(format!(
+                "the directory of {path} does not exist"
+            )));
+        }
         Ok(Files {
             path: path.to_owned(),
             patience,

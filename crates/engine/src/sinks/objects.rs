@@ -7,6 +7,8 @@
 mod contents;
 mod directory;
 mod names;
+#[cfg(feature = "parquet")]
+mod parquet;
 #[cfg(feature = "s3")]
 mod s3;
 
@@ -87,22 +89,24 @@ impl Objects {
         }
     }
 
-    async fn create(&self, folder: &str, after: Option<Cursor>, part: &[Message]) -> Created {
+    async fn create(&self, lane: &Lane, after: Option<Cursor>, part: &[Message]) -> Created {
         let Some(last) = part.last().map(|message| message.cursor) else {
             return Created::Yes;
         };
         let Some(name) = Name::after(after, last, self.container) else {
             return Created::Refused(format!("its cursor, {last}, cannot name an object"));
         };
-        let (container, messages) = (self.container, part.to_vec());
+        let (container, lane, messages) = (self.container, lane.clone(), part.to_vec());
+        let folder = folder(&lane);
         // Compressing takes a while.
-        let content = tokio::task::spawn_blocking(move || contents::write(container, &messages));
+        let content =
+            tokio::task::spawn_blocking(move || contents::write(container, &lane, &messages));
         let content = match content.await {
             Ok(Ok(content)) => content,
             Ok(Err(why)) => return Created::Unknown(why),
             Err(error) => return Created::Unknown(error.to_string()),
         };
-        match self.store.create(folder, &name.to_string(), content).await {
+        match self.store.create(&folder, &name.to_string(), content).await {
             Ok(true) => Created::Yes,
             Ok(false) => Created::No,
             Err(why) => Created::Unknown(why),
@@ -149,7 +153,6 @@ impl Destination for Objects {
     }
 
     async fn append(&self, lane: &Lane, after: Held, batch: &[Message]) -> Appended {
-        let folder = folder(lane);
         let mut held = after;
         let mut rest = batch;
         while !rest.is_empty() {
@@ -160,7 +163,7 @@ impl Destination for Objects {
                 // This sink can always tell, so the caller has not asked.
                 Held::CannotTell => return Appended::Conflict,
             };
-            match self.create(&folder, cursor, part).await {
+            match self.create(lane, cursor, part).await {
                 Created::Yes => {}
                 Created::No => return Appended::Conflict,
                 Created::Unknown(why) => return Appended::Unavailable(why),

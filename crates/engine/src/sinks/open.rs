@@ -13,6 +13,8 @@ use super::nats::Nats;
 use super::objects::S3;
 use super::objects::{Directory, Objects};
 use super::pushed::{PushBatches, PushCommand, Stdout};
+#[cfg(feature = "rabbitmq")]
+use super::rabbitmq::RabbitMq;
 #[cfg(feature = "redis")]
 use super::redis::Redis;
 use super::webhook::{WebhookClient, WebhookOptions};
@@ -63,6 +65,8 @@ pub async fn destination(
         }
         #[cfg(feature = "redis")]
         Sink::Broker(Broker::Redis, url) => Arc::new(Redis::connect(url)?),
+        #[cfg(feature = "rabbitmq")]
+        Sink::Broker(Broker::RabbitMq, url) => Arc::new(RabbitMq::connect(url, timeout)?),
         #[cfg(feature = "s3")]
         Sink::Broker(Broker::S3, url) => {
             let store = S3::new(url, timeout)?;

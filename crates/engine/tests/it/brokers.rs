@@ -7,6 +7,8 @@
 mod chaos;
 mod nats;
 mod objects;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 mod rates;
 mod redis;
 mod servers;
@@ -59,7 +61,7 @@ fn lane(shard: i16, epoch: u32) -> Lane {
 
 fn body(number: i64) -> Bytes {
     Bytes::from(format!(
-        r#"{{"cursor":"{number}","number":{number},"text":"{:0>160}"}}"#,
+        r#"{{"cursor":"{number}","op":"insert","row":{{"number":{number},"text":"{:0>160}"}}}}"#,
         number * 7
     ))
 }

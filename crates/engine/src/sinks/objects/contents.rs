@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use changefeed_core::{Container, Cursor, Error, Kind, Result};
 
-use super::Message;
+#[cfg(feature = "parquet")]
+use super::parquet;
+use super::{Lane, Message};
 use crate::sinks::formats::place_of;
 
 /// Whether this program can write and read objects of this form.
@@ -12,6 +14,7 @@ pub(super) fn check(container: Container) -> Result<()> {
         Container::Ndjson => return Ok(()),
         Container::NdjsonGzip if cfg!(feature = "s3") => return Ok(()),
         Container::NdjsonGzip => "s3",
+        Container::Parquet if cfg!(feature = "parquet") => return Ok(()),
         Container::Parquet => "parquet",
     };
     let message = format!(
@@ -23,7 +26,12 @@ pub(super) fn check(container: Container) -> Result<()> {
 }
 
 /// One object of a batch.
-pub(super) fn write(container: Container, messages: &[Message]) -> Result<Bytes, String> {
+pub(super) fn write(
+    container: Container,
+    lane: &Lane,
+    messages: &[Message],
+) -> Result<Bytes, String> {
+    let _ = lane;
     match container {
         Container::Ndjson => Ok(lines(messages).into()),
         #[cfg(feature = "s3")]
@@ -35,6 +43,9 @@ pub(super) fn write(container: Container, messages: &[Message]) -> Result<Bytes,
             let written = written.and_then(|()| writer.finish());
             written.map(Bytes::from).map_err(|e| e.to_string())
         }
+        #[cfg(feature = "parquet")]
+        Container::Parquet => parquet::write(lane, messages),
+        #[allow(unreachable_patterns, reason = "forms are chosen by features")]
         other => Err(format!("{other} is not built in")),
     }
 }
@@ -54,6 +65,9 @@ pub(super) fn last_place(
             reader.read_to_end(&mut lines).map_err(|e| e.to_string())?;
             Ok(last_line(&lines))
         }
+        #[cfg(feature = "parquet")]
+        Container::Parquet => parquet::last_place(content),
+        #[allow(unreachable_patterns, reason = "forms are chosen by features")]
         other => Err(format!("{other} is not built in")),
     }
 }

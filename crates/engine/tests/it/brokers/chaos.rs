@@ -46,7 +46,8 @@ async fn pusher() {
         };
         let next = match held {
             Held::Upto(mark) => number(mark) + 1,
-            _ => 1,
+            Held::Nothing => 1,
+            Held::CannotTell => stored(&directory) + 1,
         };
         if next > goal {
             writeln!(log, "idle").unwrap();
@@ -58,6 +59,9 @@ async fn pusher() {
         writeln!(log, "begin {next} {}", batch.len()).unwrap();
         match sink.append(&lane, held, &batch).await {
             Appended::All(held) => {
+                if held == Held::CannotTell {
+                    store(&directory, next - 1 + batch.len() as i64);
+                }
                 writeln!(log, "appended").unwrap();
                 believed = Some(held);
             }
@@ -68,6 +72,20 @@ async fn pusher() {
             }
             refused => panic!("{refused:?}"),
         }
+    }
+}
+
+/// The position of a sink that cannot tell, as a subscription stores it.
+fn stored(directory: &Path) -> i64 {
+    fs::read_to_string(directory.join("position")).map_or(0, |text| text.parse().unwrap())
+}
+
+/// Never moves it back.
+fn store(directory: &Path, position: i64) {
+    if position > stored(directory) {
+        let new = directory.join(format!("position-{}", std::process::id()));
+        fs::write(&new, position.to_string()).unwrap();
+        fs::rename(new, directory.join("position")).unwrap();
     }
 }
 
@@ -153,6 +171,7 @@ pub(super) struct Chaos<'a> {
     servers: &'a mut [Server],
     directory: tempfile::TempDir,
     observer: Arc<dyn Destination>,
+    can_tell: bool,
     pushers: Vec<Pusher>,
     goal: i64,
     conflicts: usize,
@@ -163,8 +182,11 @@ impl<'a> Chaos<'a> {
     pub(super) async fn new(url: String, servers: &'a mut [Server]) -> Self {
         let seed = fastrand::u64(..);
         eprintln!("seed {seed}");
+        let observer = open(&url).await;
+        let can_tell = observer.resume(&lane(0, 0)).await != Ok(Held::CannotTell);
         let mut chaos = Chaos {
-            observer: open(&url).await,
+            observer,
+            can_tell,
             url,
             servers,
             directory: tempfile::tempdir().unwrap(),
@@ -198,7 +220,10 @@ impl<'a> Chaos<'a> {
         let began = Instant::now();
         let lane = lane(0, 0);
         loop {
-            let at = stands_at(&*self.observer, &lane).await;
+            let at = match self.can_tell {
+                true => stands_at(&*self.observer, &lane).await,
+                false => stored(self.directory.path()),
+            };
             assert!(at <= self.goal);
             if at == self.goal {
                 return;
@@ -287,7 +312,10 @@ impl<'a> Chaos<'a> {
         }
         self.pushers.clear();
         eprintln!("{} messages, {} conflicts", self.goal, self.conflicts);
-        assert!(self.conflicts > 0, "the pushers never met");
+        assert!(
+            self.conflicts > 0 || !self.can_tell,
+            "the pushers never met"
+        );
         self.goal
     }
 }
@@ -299,6 +327,19 @@ pub(super) fn rounds(few: usize) -> usize {
     } else {
         few
     }
+}
+
+/// Of a sink that gets messages at least once: they may come again, but never for the first time before one that
+/// precedes them.
+#[cfg(feature = "rabbitmq")]
+pub(super) fn judge_at_least_once(read: &[(i64, Bytes)], goal: i64) {
+    let mut newest = 0;
+    for (at, found) in numbers(read).into_iter().enumerate() {
+        assert!(found <= newest + 1, "at {at}, {found} comes after {newest}");
+        newest = newest.max(found);
+    }
+    assert_eq!(newest, goal, "the end is missing");
+    eprintln!("{} messages for {goal}", read.len());
 }
 
 pub(super) fn judge(read: &[(i64, Bytes)], goal: i64) {

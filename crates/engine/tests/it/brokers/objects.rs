@@ -15,7 +15,7 @@ fn of_lines(content: &[u8]) -> Vec<(i64, Bytes)> {
     let message = |line: &[u8]| {
         let value: serde_json::Value = serde_json::from_slice(line).expect("JSON");
         (
-            value["number"].as_i64().expect("a number"),
+            value["row"]["number"].as_i64().expect("a number"),
             Bytes::copy_from_slice(line),
         )
     };
@@ -122,6 +122,69 @@ async fn nothing_is_lost_or_repeated_in_a_directory() {
         .run(rounds(6))
         .await;
     judge(&read(&directory.path().join("lake/shard=0/epoch=0")), goal);
+}
+
+#[cfg(feature = "parquet")]
+mod parquet {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Reads a folder with a program that is not ours, and tells the types of its columns.
+    fn read(folder: &Path) -> (String, Vec<(i64, Bytes)>) {
+        let python = std::env::var_os("CHANGEFEED_TEST_PYTHON");
+        let script = r#"
+import duckdb, json, sys
+files = f"read_parquet('{sys.argv[1]}/*.parquet', hive_partitioning = false, filename = true, file_row_number = true)"
+described = duckdb.sql(f"describe select * exclude (filename, file_row_number) from {files}").fetchall()
+print(", ".join(f"{column[0]} {column[1]}" for column in described))
+columns = "number, cursor, shard, epoch, feed, op, row, key, time"
+for row in duckdb.sql(f"select {columns} from {files} order by filename, file_row_number").fetchall():
+    print(json.dumps(row))
+"#;
+        let output =
+            Command::new(python.expect("CHANGEFEED_TEST_PYTHON, with duckdb; ./test sets it"))
+                .args(["-c", script])
+                .arg(folder)
+                .output()
+                .expect("Python");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        let text = String::from_utf8(output.stdout).expect("text");
+        let mut lines = text.lines();
+        let types = lines.next().expect("types").to_owned();
+        let message = |line: &str| {
+            let values: Vec<serde_json::Value> = serde_json::from_str(line).expect("JSON");
+            let number = values[0].as_i64().expect("a number");
+            assert_eq!(values[1], number.to_string());
+            let (zero, none) = (serde_json::Value::from(0), serde_json::Value::Null);
+            assert_eq!(
+                values[2..6],
+                [zero.clone(), zero, "orders".into(), "insert".into()]
+            );
+            assert_eq!(values[7..], [none.clone(), none]);
+            let row = values[6].as_str().expect("a row");
+            let body = format!(r#"{{"cursor":"{number}","op":"insert","row":{row}}}"#);
+            (number, Bytes::from(body))
+        };
+        (types, lines.map(message).collect())
+    }
+
+    #[tokio::test]
+    async fn nothing_is_lost_or_repeated_in_parquet() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = format!("{}?as=parquet", address(&directory));
+        let chaos = Chaos::new(address, &mut []).await;
+        let goal = chaos.run(rounds(2)).await;
+        let (types, rows) = read(&directory.path().join("lake/shard=0/epoch=0"));
+        judge(&rows, goal);
+        assert_eq!(
+            types,
+            "feed VARCHAR, shard INTEGER, epoch INTEGER, cursor VARCHAR, number BIGINT, \
+             time TIMESTAMP WITH TIME ZONE, change_id BIGINT, op VARCHAR, key VARCHAR, \
+             old VARCHAR, new VARCHAR, row VARCHAR"
+        );
+    }
 }
 
 #[cfg(feature = "s3")]

@@ -11,17 +11,29 @@ use tempfile::TempDir;
 pub(super) struct Server {
     program: PathBuf,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     pub(super) port: u16,
     child: Child,
-    pub(super) directory: TempDir,
+    directory: TempDir,
 }
 
 impl Server {
     fn start(program: PathBuf, port: u16, directory: TempDir, arguments: Vec<String>) -> Self {
-        let child = spawn(&program, &arguments, directory.path());
+        Server::with(program, port, directory, arguments, Vec::new())
+    }
+
+    fn with(
+        program: PathBuf,
+        port: u16,
+        directory: TempDir,
+        arguments: Vec<String>,
+        environment: Vec<(String, String)>,
+    ) -> Self {
+        let child = spawn(&program, &arguments, &environment, directory.path());
         let mut server = Server {
             program,
             arguments,
+            environment,
             port,
             child,
             directory,
@@ -38,7 +50,12 @@ impl Server {
 
     /// Starts a killed server again, with what it had on its disk.
     pub(super) fn restart(&mut self) {
-        self.child = spawn(&self.program, &self.arguments, self.directory.path());
+        self.child = spawn(
+            &self.program,
+            &self.arguments,
+            &self.environment,
+            self.directory.path(),
+        );
         self.wait();
     }
 
@@ -69,7 +86,12 @@ impl Drop for Server {
 }
 
 /// Starts a program that the kernel ends with us, even if we are killed, where there is `setpriv`.
-fn spawn(program: &Path, arguments: &[String], directory: &Path) -> Child {
+fn spawn(
+    program: &Path,
+    arguments: &[String],
+    environment: &[(String, String)],
+    directory: &Path,
+) -> Child {
     let log = std::fs::File::options()
         .create(true)
         .append(true)
@@ -84,6 +106,7 @@ fn spawn(program: &Path, arguments: &[String], directory: &Path) -> Child {
     };
     command
         .args(arguments)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .stdin(Stdio::null())
         .stdout(log.try_clone().expect("a log"))
         .stderr(log)
@@ -91,9 +114,15 @@ fn spawn(program: &Path, arguments: &[String], directory: &Path) -> Child {
         .unwrap_or_else(|e| panic!("{} cannot be started: {e}", program.display()))
 }
 
+/// Below the ports that the kernel gives to clients: somebody who tries again and again to reach a server that is
+/// still starting would otherwise be given its port one day, and be connected to himself.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("an address").port()
+    loop {
+        let port = fastrand::u16(20_000..32_000);
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 fn in_path(program: &str) -> Option<PathBuf> {
@@ -233,4 +262,71 @@ pub(super) fn http(port: u16, method: &str, path: &str) -> Option<Vec<u8>> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n")?;
     let success = answer.starts_with(b"HTTP/1.0 2") || answer.starts_with(b"HTTP/1.1 2");
     success.then(|| answer.split_off(end + 4))
+}
+
+/// A RabbitMQ with the node that names its nodes, or nothing if it was left out.
+#[cfg(feature = "rabbitmq")]
+pub(super) fn rabbitmq() -> Option<(Server, Server)> {
+    let root = std::env::var_os("CHANGEFEED_TEST_RABBITMQ").expect(
+        "CHANGEFEED_TEST_RABBITMQ: the directory that Debian's packages of RabbitMQ and Erlang were unpacked to, or \
+         'none'; ./test sets it",
+    );
+    if root == "none" {
+        return None;
+    }
+    let text = |path: &Path| path.to_str().expect("a name").to_owned();
+    let erlang = Path::new(&root).join("usr/lib/erlang/bin");
+    let installed = std::fs::read_dir(Path::new(&root).join("usr/lib/rabbitmq/lib"));
+    let mut installed = installed
+        .expect("RabbitMQ")
+        .map(|entry| entry.expect("a name").path());
+    let home = installed.next().expect("RabbitMQ");
+    // The daemon of names would outlive the server, so it has one of its own.
+    let names = free_port();
+    let arguments = ["-port", &names.to_string(), "-address", "127.0.0.1"];
+    let names = Server::start(
+        erlang.join("epmd").canonicalize().expect("epmd"),
+        names,
+        tempfile::tempdir().expect("a directory"),
+        arguments.map(str::to_owned).to_vec(),
+    );
+    let (port, directory) = (free_port(), tempfile::tempdir().expect("a directory"));
+    let at = |name: &str| text(&directory.path().join(name));
+    std::fs::write(at("plugins"), "[].").expect("a file");
+    let limits = "disk_free_limit.absolute = 1MB\nvm_memory_high_watermark.absolute = 1GB\nmax_message_size = 1000000\n";
+    std::fs::write(at("rabbitmq.conf"), limits).expect("a file");
+    let path = std::env::var("PATH").unwrap_or_default();
+    let environment = [
+        ("PATH", format!("{}:{path}", text(&erlang))),
+        ("HOME", text(directory.path())),
+        ("RABBITMQ_HOME", text(&home)),
+        ("RABBITMQ_NODENAME", "changefeed@127.0.0.1".to_owned()),
+        ("RABBITMQ_USE_LONGNAME", "true".to_owned()),
+        ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+        ("RABBITMQ_NODE_PORT", port.to_string()),
+        ("RABBITMQ_DIST_PORT", free_port().to_string()),
+        ("RABBITMQ_MNESIA_BASE", at("data")),
+        ("RABBITMQ_LOG_BASE", at("logs")),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", at("plugins")),
+        ("RABBITMQ_CONFIG_FILE", at("rabbitmq")),
+        ("RABBITMQ_ADVANCED_CONFIG_FILE", at("advanced")),
+        ("RABBITMQ_GENERATED_CONFIG_DIR", at("generated")),
+        ("RABBITMQ_CONF_ENV_FILE", at("environment")),
+        ("RABBITMQ_PID_FILE", at("pid")),
+        // The script becomes the server, so that killing it kills the server.
+        ("RABBITMQ_ALLOW_INPUT", "true".to_owned()),
+        ("RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS", "-noinput".to_owned()),
+        ("ERL_EPMD_PORT", names.port.to_string()),
+        ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
+    ];
+    let server = Server::with(
+        home.join("sbin/rabbitmq-server"),
+        port,
+        directory,
+        Vec::new(),
+        environment
+            .map(|(name, value)| (name.to_owned(), value))
+            .to_vec(),
+    );
+    Some((server, names))
 }
