@@ -204,6 +204,13 @@ pub trait WakeStore: Send + Sync {
     /// One query serves all watches of a process. Retries that become due are not announced in time:
     /// the watch sets its own timer. If the store cannot look, it wakes several times a second.
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace>;
+
+    /// Listens for commits: wakes when some transaction has ended, whatever it did. A hint that spares a loop with
+    /// nothing to do its looks; it may be late, so that the loop still looks by itself every second. Nothing where
+    /// the store is not told of commits, and loops have to look more often.
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
+        None
+    }
 }
 
 /// What can be seen of ULID transactions from outside. Beginning one is not here: it gives the

@@ -65,6 +65,7 @@ pub(crate) struct Known {
     pub(crate) server: String,
     pub(crate) hub: WakeHub,
     pub(crate) watches: WakeHub<WatchPlace>,
+    pub(crate) commits: WakeHub<()>,
     pub(crate) row_types: source::RowTypes,
     pub(crate) floors: floors::Floors,
     pub(crate) encoding: encoding::Encoding,

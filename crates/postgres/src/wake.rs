@@ -105,6 +105,10 @@ impl WakeStore for PostgresStore {
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
         self.listen_to(WatchPlace::from(watch))
     }
+
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
+        Some(self.hear_commits())
+    }
 }
 
 /// Listens until the store is gone, on a new connection whenever the old one breaks.

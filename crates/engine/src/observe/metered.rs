@@ -205,6 +205,10 @@ impl WakeStore for Metered {
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace> {
         self.inner.listen_to_watch(watch)
     }
+
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
+        self.inner.listen_to_commits()
+    }
 }
 
 passing! { SubscriptionStore {

@@ -75,7 +75,7 @@ create table changefeed.global_state (
 -- Waiting ------------------------------------------------------------------------------------------
 
 -- Returns when some transaction has committed since the snapshot `seen`, as text, or after about so many
--- milliseconds. One session of each instance waits here for all of its watches. A snapshot changes whenever a
+-- milliseconds. One session of each instance waits here for its sweepers and all of its watches. A snapshot changes whenever a
 -- transaction that has written ends, and not before others see what it has done; an idle database costs
 -- a few sleeps. Nothing is held: each sleep is a transaction of its own, so that vacuum is not held back. The
 -- sleeps are counted, so that no clock has to be believed. A procedure that commits can have no path of its own,
