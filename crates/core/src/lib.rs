@@ -27,6 +27,7 @@ mod pace;
 mod page_join;
 mod position;
 mod row_change;
+mod row_filter;
 mod schema;
 mod shard_by;
 mod store;
@@ -74,7 +75,8 @@ pub use lease::{Lease, LeaseHolder, Sightings};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
 pub use page_join::{PageJoin, PageJoins, PageRows};
-pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
+pub use row_change::{BatchFormat, Images, RowChange, RowOperation, batch_json};
+pub use row_filter::{RowFilter, RowSieve};
 pub use schema::{Migration, MigrationStep, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardRange, ShardValue, shard_of};
 pub use store::{
@@ -90,6 +92,6 @@ pub use ulid_transaction::{Incident, UlidCounter, UlidCounters, UlidOptions, Uli
 pub use uuid::Uuid;
 pub use wake::{Listener, ShardPlace, WakeHub, WatchPlace};
 pub use watch::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, ParkedRows, Settled, Take,
-    Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, ParkedRows, Part, Settled,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
 };

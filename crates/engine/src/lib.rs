@@ -26,7 +26,7 @@ pub use subscriber::{Sinks, Subscriber};
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;
 pub use traces::TARGET as TRACES;
-pub use watcher::{Closure, WatchFunction, WatchTotals, Watcher};
+pub use watcher::{Closure, Handled, WatchFunction, WatchTotals, Watcher};
 
 /// An error with what caused it, on one line of a log.
 pub(crate) fn describe(error: &Error) -> String {

@@ -47,7 +47,7 @@ pub fn batch_sink(
         }
         Sink::Exec(command) => {
             let (format, timeout) = (definition.format(), definition.timeout);
-            Some(Box::new(Exec::new(command, format, timeout)))
+            Some(Box::new(Exec::new(command, name, format, timeout)))
         }
         Sink::InProcess => None,
         other => {
@@ -65,6 +65,8 @@ pub struct Sent {
     pub attempt: Attempt,
     /// What to judge it by.
     pub answer: Answer,
+    /// The body of the answer, for whoever [wants](webhook::Post::wants_answer) it.
+    pub said: Option<String>,
 }
 
 impl Sent {
@@ -73,6 +75,7 @@ impl Sent {
         Sent {
             attempt: attempt(number, Outcome::Failure, Some(error), Duration::ZERO),
             answer: Answer::None,
+            said: None,
         }
     }
 
@@ -84,6 +87,7 @@ impl Sent {
                 status: 200,
                 retry_after: None,
             },
+            said: None,
         }
     }
 
@@ -93,6 +97,7 @@ impl Sent {
         Sent {
             attempt: attempt(number, Outcome::Unknown, Some(error), Duration::ZERO),
             answer: Answer::CutOff,
+            said: None,
         }
     }
 }

@@ -33,6 +33,7 @@ pub mod trim;
 pub mod ulids;
 pub mod wake;
 pub mod watch_columns;
+pub mod watch_handing;
 pub mod watch_leases;
 pub mod watch_promises;
 pub mod watch_tables;
@@ -396,6 +397,15 @@ macro_rules! conformance {
                 large_integers_and_all_columns_arrive_unharmed
                 a_table_that_is_renamed_or_altered_is_watched_on
                 uninstalling_removes_triggers_and_tables
+            }
+            watch_handing {
+                promise_10_rows_of_a_batch_that_failed_are_tried_again_alone
+                promise_9_a_late_part_of_a_batch_is_ignored
+                a_function_says_which_rows_have_failed
+                changes_between_two_looks_are_one
+                a_filter_makes_rows_come_and_go
+                the_row_as_it_was_is_told
+                a_functions_own_changes_are_not_handed_to_it
             }
             watch_columns {
                 an_update_tells_the_columns_that_were_changed

@@ -73,7 +73,8 @@ fn told_elsewhere(section: &str, key: &str) -> Option<String> {
     let time = |time| format!("\"{}\"", humantime::format_duration(time));
     Some(match (section, key) {
         ("watches", "batch") => watch.batch.to_string(),
-        ("watches", "interval") => time(watch.interval),
+        ("watches", "polling_interval") => "\"0s\"".to_owned(),
+        ("watches", "retry_interval") => time(watch.retry_interval),
         ("watches", "lease") => "\"60s\"".to_owned(),
         ("watches", "renewal") => time(watch.renewal),
         ("watches", "attempts") => watch.attempts.to_string(),

@@ -30,6 +30,29 @@ exception when others then
     return null;
 end $$;
 
+-- A row as it was, as JSON in a form that does not depend on the writer's settings; null where that fails. By the
+-- columns that the table has now, and slower than what knows them beforehand: only for tables of which somebody asks.
+create function changefeed.row_before(source oid, was anyelement) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    image text;
+begin
+    execute 'select ' || changefeed.row_json(source, '($1)', null) || '::text' into image using was;
+    return image;
+exception when others then
+    return null;
+end $$;
+
+-- Rows as they were before changes that are one, oldest first. Of very many only the first is kept, and that there
+-- were more.
+create function changefeed.few_images(images text[]) returns text[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+    select case when cardinality(images) > 16 then array[images[1], 'true'] else images end
+$$;
+
 -- Whether a text can be read as a value of one of the server's own types. For keys of before their
 -- column got another type.
 create function changefeed.readable(value text, type regtype) returns boolean

@@ -43,7 +43,9 @@ create table changefeed.watched_table (
     key_types  text[] not null,
     key_places smallint[] not null,
     -- Whether the columns that were changed are noted, because some function wants to know them.
-    columns    boolean not null default false
+    columns    boolean not null default false,
+    -- Whether rows are noted as they were before.
+    before     boolean not null default false
 );
 
 create table changefeed.watch (
@@ -54,6 +56,8 @@ create table changefeed.watch (
     definition  jsonb,
     -- Whether it wants to know which columns were changed.
     columns     boolean not null default false,
+    -- Whether it wants to know what rows were before.
+    before      boolean not null default false,
     -- How many unprocessed changes one worker is good for.
     max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
     -- While existing rows are still to be handed over: the key of the last one, a JSON array of
@@ -71,6 +75,19 @@ create table changefeed.global_state (
     last_access_time  timestamptz not null default clock_timestamp(),
     primary key (function_id, table_id)
 );
+
+-- Somebody has truncated a backlog: the next start of its function says so, and so does this.
+create function changefeed.backlog_truncated() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    raise warning 'changefeed: what waited in %.% is lost; `changefeed watch reset --from beginning` hands over all rows',
+        tg_table_schema, tg_table_name;
+    delete from changefeed.global_state s
+    where format('leases_%s_%s', s.function_id, s.table_id) = tg_table_name;
+    return null;
+exception when undefined_table then
+    return null;
+end $$;
 
 -- Waiting ------------------------------------------------------------------------------------------
 
