@@ -177,7 +177,7 @@ pub use changefeed_engine::sinks::{Exec, PostBatches, PushOptions, PushTo, batch
 pub use changefeed_engine::supervisor::{InstanceOptions, Role, deliver, unique_name};
 pub use changefeed_engine::{
     CancellationToken, Changefeed, Closure, ConsumerHandle, DispatchOptions, DispatchTotals,
-    Dispatcher, FeedHandle, Generation, Sinks, Subscriber, SweepTotals, Sweeper, TRACES,
+    Dispatcher, FeedHandle, Generation, Leases, Sinks, Subscriber, SweepTotals, Sweeper, TRACES,
     TriggerHandle, WatchBuilder, WatchFunction, WatchTotals, Watcher,
 };
 

@@ -20,7 +20,10 @@
 //!
 //! Which rows are in a feed is a condition over one row: there, a value is `COLUMN`.
 
+mod judge;
 mod parser;
+
+pub use judge::{column, no_column};
 
 use std::fmt::{self, Write};
 

@@ -43,7 +43,7 @@ pub mod words;
 pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Op, PAGE_BYTES, Page, PageRoom, changed, raw_json};
-pub use condition::{Condition, Dialect};
+pub use condition::{Condition, Dialect, column, no_column};
 pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
@@ -82,7 +82,10 @@ pub use store::{
     SchemaStore, Store, SubscriptionStore, SweepReport, SweepStore, SweptShard, TriggerStore,
     UlidStore, WakeStore, WatchStore,
 };
-pub use subscription::{Advance, Found, Lane, LaneState, ParkedChange, Subscription, reconcile};
+pub use subscription::{
+    Advance, Found, Lane, LaneFailure, LaneState, ParkedChange, Subscription, reconcile,
+    subscription_starts,
+};
 pub use table::{Fold, TableName};
 pub use template::fill;
 pub use ulid::{Ulid, UlidState};

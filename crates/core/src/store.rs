@@ -148,6 +148,16 @@ pub trait LeaseStore: Send + Sync {
     /// somebody else holds it.
     async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>>;
 
+    /// Takes or renews many leases in one call, for the same time: those that this owner has, and at most `more` that
+    /// are free or expired. Returns what was granted. Somebody else holds the others, or is taking them at this moment.
+    async fn leases(
+        &self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>>;
+
     /// Gives a lease back, if its generation is still the current one.
     async fn release(&self, lease: &Lease) -> Result<()>;
 
@@ -396,6 +406,10 @@ pub trait SubscriptionStore: Send + Sync {
     /// Stops a shard until a person resumes or resets it. With a generation, the position stays; without one it is
     /// given up, so that retention does not wait for it.
     async fn stop_lane(&self, lane: &Lane, generation: Option<i64>, reason: &str) -> Result<()>;
+
+    /// Notes that the sink of a shard does not take anything, and why; or that it does again. Fenced by the generation:
+    /// a late call changes nothing. The time of the first failure stays.
+    async fn note_lane(&self, lane: &Lane, generation: i64, failure: Option<&str>) -> Result<()>;
 
     /// Begins a new epoch of a shard after a cursor, or with the oldest change. Returns the epoch.
     async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32>;

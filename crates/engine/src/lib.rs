@@ -22,7 +22,7 @@ pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
 pub use follower::{Follower, Next, Pages, ShardPages, follow};
 pub use handle::{Changefeed, ConsumerHandle, FeedHandle, Generation, TriggerHandle, WatchBuilder};
 pub use janitor::{run_janitor, run_trimmer};
-pub use subscriber::{Sinks, Subscriber};
+pub use subscriber::{Leases, Sinks, Subscriber};
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;
 pub use traces::TARGET as TRACES;

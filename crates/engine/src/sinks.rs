@@ -15,6 +15,8 @@ mod place;
 mod pushed;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+mod tls;
 pub mod webhook;
 
 use std::time::Duration;

@@ -26,6 +26,7 @@ pub mod reading;
 pub mod replaying;
 pub mod resharding;
 pub mod schema;
+pub mod subscription_places;
 pub mod subscriptions;
 pub mod telling;
 pub mod triggers;
@@ -213,6 +214,10 @@ macro_rules! conformance {
                 a_feed_without_a_table_cannot_be_backfilled
                 an_empty_table_is_finished_at_once
             }
+            subscription_places {
+                a_sink_that_is_away_is_noted_under_the_generation
+                subscriptions_are_put_and_dropped_together_with_their_feeds
+            }
             subscriptions {
                 a_subscription_is_created_once_and_keeps_its_place
                 promise_13_a_late_writer_moves_no_position
@@ -245,6 +250,7 @@ macro_rules! conformance {
                 a_released_lease_is_free_at_once
                 a_zombie_cannot_release_what_it_lost
                 twenty_candidates_one_holder
+                many_leases_are_taken_and_renewed_in_one_call
             }
             clocks {
                 the_lease_of_a_dead_owner_ends_all_the_same
