@@ -2,6 +2,7 @@
 
 mod keys;
 mod plan;
+mod subscriptions;
 mod wanted;
 
 use std::process::ExitCode;

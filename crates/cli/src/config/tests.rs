@@ -64,6 +64,12 @@ fn references() -> Vec<Reference> {
             definitions(),
         ),
         reference("watches", "mail", command::<WatchCreate>(), definitions()),
+        reference(
+            "subscriptions",
+            "bus",
+            command::<SubscriptionCreate>(),
+            definitions(),
+        ),
     ]
 }
 
@@ -113,6 +119,7 @@ fn default_of(reference: &Reference, key: &str) -> Option<String> {
 fn the_example_is_a_file_that_changes_nothing() {
     let config = Config::parse("changefeed.toml", EXAMPLE).unwrap();
     assert!(config.feeds.is_empty() && config.triggers.is_empty() && config.watches.is_empty());
+    assert!(config.subscriptions.is_empty());
     assert_eq!(
         config.database().unwrap().as_deref(),
         Some(DEFAULT_DATABASE)
