@@ -30,6 +30,7 @@ pub(crate) trait Publish: Send + 'static {
 }
 
 /// When each change was committed and seen, in nanoseconds from the beginning.
+#[derive(Debug)]
 pub(crate) struct Log {
     began: Instant,
     first_id: i64,
@@ -64,6 +65,13 @@ impl Log {
     /// A change has arrived; false if it is none of ours.
     pub(crate) fn saw(&self, change_id: i64) -> bool {
         self.mark(&self.seen, change_id)
+    }
+
+    /// Whether every change has arrived.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.seen
+            .iter()
+            .all(|seen| seen.load(Ordering::Relaxed) > 0)
     }
 
     /// Milliseconds from commit to arrival. The arrival may be first: its message can overtake

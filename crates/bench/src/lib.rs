@@ -22,12 +22,14 @@ mod scale;
 mod scratch;
 mod sqlite;
 mod sqlserver;
+mod subscriptions;
 mod sweeping;
 mod ulids;
 mod watches;
 
 pub use report::{Bound, Budget, Measure, Report, Row};
 pub use scale::Options;
+pub use subscriptions::Brokers;
 
 use std::path::Path;
 use std::time::Instant;
@@ -46,6 +48,7 @@ enum Capability<'a> {
     Events(&'a Path),
     Watches,
     Http(&'a Path),
+    Subscriptions(&'a Brokers),
 }
 
 /// Measures feeds in the database that a URL names. `progress` is told what is going on, for a
@@ -73,6 +76,16 @@ pub async fn events(
 /// Measures watches in the database that a URL names.
 pub async fn watches(url: &str, options: Options, progress: impl Fn(&str)) -> Result<Report> {
     measured(url, Capability::Watches, options, &progress).await
+}
+
+/// Measures subscriptions to these brokers, of a feed in the database that a URL names.
+pub async fn subscriptions(
+    url: &str,
+    brokers: &Brokers,
+    options: Options,
+    progress: impl Fn(&str),
+) -> Result<Report> {
+    measured(url, Capability::Subscriptions(brokers), options, &progress).await
 }
 
 /// Measures what HTTP adds, in the database that a URL names. `program` is the program whose `serve`
@@ -138,6 +151,9 @@ where
         Capability::Ulids => ulids::measure(server, scale, findings).await,
         Capability::Events(program) => events::measure(server, program, scale, findings).await,
         Capability::Watches => watches::measure(server, scale, findings).await,
+        Capability::Subscriptions(brokers) => {
+            subscriptions::measure(server, brokers, scale, findings).await
+        }
         Capability::Http(program) => {
             feeds::over_http(server, program, server.url(), scale, findings).await
         }

@@ -49,6 +49,8 @@ pub(crate) struct Scale {
     pub(crate) full_claims: usize,
     /// How long a process works off its backlog.
     pub(crate) work: Duration,
+    /// Changes that are pushed in a round.
+    pub(crate) pushed: i64,
 }
 
 impl Scale {
@@ -73,6 +75,7 @@ impl Scale {
             empty_claims: 300,
             full_claims: 40,
             work: Duration::from_secs(15),
+            pushed: 200_000,
         };
         if !options.quick {
             return whole;
@@ -96,6 +99,7 @@ impl Scale {
             empty_claims: 100,
             full_claims: 20,
             work: Duration::from_secs(3),
+            pushed: 50_000,
             ..whole
         }
     }

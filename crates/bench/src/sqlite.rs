@@ -9,8 +9,8 @@ mod watches;
 
 use std::path::Path;
 
-use changefeed::Result;
 use changefeed::sqlite::rusqlite::Connection;
+use changefeed::{Error, Kind, Result};
 
 use crate::Capability;
 use crate::http::{self, PAGE, Subject};
@@ -33,6 +33,11 @@ pub(crate) async fn measure(
         Capability::Ulids => ulids::measure(scratch, scale, findings).await,
         Capability::Events(_) => events::measure(scratch, scale, findings).await,
         Capability::Watches => watches::measure(scratch, scale, findings).await,
+        Capability::Subscriptions(_) => Err(Error::new(
+            Kind::Unsupported,
+            "subscriptions are measured on a database server, and not on SQLite",
+        )
+        .advise("name a PostgreSQL or SQL Server with --db")),
         Capability::Http(program) => over_http(scratch, program, path, scale, findings).await,
     }
 }

@@ -151,9 +151,9 @@ pub use changefeed_core::{
 };
 // Watches.
 pub use changefeed_core::{
-    Batch, BatchFormat, CHANGES_PER_WORKER, MAX_WATCH_BATCH, NewWatch, Parked, ParkedRows,
-    RowChange, RowOperation, Watch, WatchDefinition, WatchFrom, WatchName, WatchSettings,
-    WatchSpec, WatchStatus, batch_json,
+    Batch, BatchFormat, CHANGES_PER_WORKER, Images, MAX_WATCH_BATCH, NewWatch, Parked, ParkedRows,
+    RowChange, RowFilter, RowOperation, Watch, WatchDefinition, WatchFrom, WatchName,
+    WatchSettings, WatchSpec, WatchStatus, batch_json,
 };
 // Subscriptions.
 pub use changefeed_core::{
@@ -178,8 +178,8 @@ pub use changefeed_engine::sinks::{Exec, PostBatches, PushOptions, PushTo, batch
 pub use changefeed_engine::supervisor::{InstanceOptions, Role, deliver, unique_name};
 pub use changefeed_engine::{
     CancellationToken, Changefeed, Closure, ConsumerHandle, DispatchOptions, DispatchTotals,
-    Dispatcher, FeedHandle, Generation, Sinks, Subscriber, SweepTotals, Sweeper, TRACES,
-    TriggerHandle, WatchBuilder, WatchFunction, WatchTotals, Watcher,
+    Dispatcher, FeedHandle, Generation, Handled, Leases, Sinks, Subscriber, SweepTotals, Sweeper,
+    TRACES, TriggerHandle, WatchBuilder, WatchFunction, WatchTotals, Watcher,
 };
 
 /// The PostgreSQL store: `tokio_postgres` and what works inside the application's own transaction.

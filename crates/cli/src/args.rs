@@ -27,7 +27,7 @@ pub(crate) use feed::{
 };
 pub(crate) use serve::{Http, Serve};
 pub(crate) use sink::{BatchSinkArgs, WebhookArgs};
-pub(crate) use subscription::Subscriptions;
+pub(crate) use subscription::{SubscriptionCreate, Subscriptions};
 pub(crate) use token::Token;
 pub(crate) use watch::{Watch, WatchArgs, WatchCreate, WatchRun, WatchSettingsArgs, WatchTarget};
 
@@ -399,6 +399,18 @@ pub(crate) enum Bench {
         /// Smaller numbers, in less than a minute
         #[arg(long)]
         quick: bool,
+    },
+    /// Pushing to NATS and Redis, against the bare client on the same broker; latency
+    Subscriptions {
+        /// Smaller numbers, in about a minute
+        #[arg(long)]
+        quick: bool,
+        /// This NATS cluster instead of one that is started (nats-server in PATH): nats://host:4222[,host…]
+        #[arg(long, value_name = "URL")]
+        nats: Option<String>,
+        /// This Redis instead of one that is started (redis-server in PATH): redis://host:6379
+        #[arg(long, value_name = "URL")]
+        redis: Option<String>,
     },
     /// Watches: tracked writes, one worker, polls after a long history, latency
     Watches {

@@ -13,7 +13,9 @@ use std::path::{Path, PathBuf};
 use changefeed::{AllowedVariables, Error, Result, Variables};
 use clap::Command;
 
-use crate::args::{CreateFeed, CreateTrigger, Deliver, Http, Serve, WatchCreate};
+use crate::args::{
+    CreateFeed, CreateTrigger, Deliver, Http, Serve, SubscriptionCreate, WatchCreate,
+};
 use file::File;
 pub(crate) use file::Place;
 use section::{Given, Section};
@@ -52,6 +54,9 @@ pub(crate) struct Config {
     /// Whether a trigger is paused, for each that has the key.
     pub(crate) paused: BTreeMap<String, bool>,
     pub(crate) watches: Vec<Written<WatchCreate>>,
+    pub(crate) subscriptions: Vec<Written<SubscriptionCreate>>,
+    /// Whether a subscription is paused, for each that has the key.
+    pub(crate) paused_subscriptions: BTreeMap<String, bool>,
 }
 
 impl Config {
@@ -134,6 +139,17 @@ impl Config {
                         let place = section.place();
                         let (value, _) = section.read(Some(name), NOT_OF_DEFINITIONS)?;
                         config.watches.push(Written { value, place });
+                    }
+                }
+                "subscriptions" => {
+                    for (name, section) in Section::named(&file, name, section)? {
+                        let place = section.place();
+                        if let Some(paused) = section.flag("paused") {
+                            config.paused_subscriptions.insert(name.to_owned(), paused);
+                        }
+                        let (value, _) =
+                            section.read::<SubscriptionCreate>(Some(name), NOT_OF_DEFINITIONS)?;
+                        config.subscriptions.push(Written { value, place });
                     }
                 }
                 // `sections` lets no other pass.

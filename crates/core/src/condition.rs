@@ -20,9 +20,13 @@
 //!
 //! Which rows are in a feed is a condition over one row: there, a value is `COLUMN`.
 
+mod judge;
 mod parser;
 
 use std::fmt::{self, Write};
+
+pub use judge::JsonRow;
+pub(crate) use judge::known_as;
 
 use crate::Fold;
 

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::{
-    EventTrigger, Feed, NewFeed, TriggerDefinition, TriggerName, Watch, WatchName, WatchSpec,
+    ConsumerName, Cursor, EventTrigger, Feed, NewFeed, ShardId, SubscriptionDefinition,
+    TriggerDefinition, TriggerName, Watch, WatchName, WatchSpec,
 };
 
 /// One thing to be done. Tables are named as
@@ -29,6 +30,13 @@ pub enum Step {
     PutWatch(WatchSpec),
     /// Removes a watch and its backlog.
     DropWatch(Watch),
+    /// Defines a subscription that begins in each shard of its feed at a cursor, or with the oldest change; or changes the
+    /// one of this name, which goes on where it is.
+    PutSubscription(Box<SubscriptionDefinition>, Vec<(ShardId, Option<Cursor>)>),
+    /// Stops pushing for a reason, or lets it go on.
+    PauseSubscription(ConsumerName, Option<String>),
+    /// Removes a subscription and its position.
+    DropSubscription(ConsumerName),
 }
 
 impl fmt::Display for Step {
@@ -44,6 +52,12 @@ impl fmt::Display for Step {
             Step::DropTrigger(trigger) => write!(f, "trigger '{}'", trigger.definition.name),
             Step::PutWatch(spec) => write!(f, "watch '{}'", spec.name),
             Step::DropWatch(watch) => write!(f, "watch '{}'", watch.name),
+            Step::PutSubscription(definition, _) => {
+                write!(f, "subscription '{}'", definition.name)
+            }
+            Step::PauseSubscription(name, _) | Step::DropSubscription(name) => {
+                write!(f, "subscription '{name}'")
+            }
         }
     }
 }

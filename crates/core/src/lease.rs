@@ -51,6 +51,11 @@ impl Lease {
         now < self.trusted_until
     }
 
+    /// How long until it is time to ask for more.
+    pub fn renews_in(&self, now: Instant) -> Duration {
+        self.renew_at.saturating_duration_since(now)
+    }
+
     /// Whether it is time to ask for more.
     pub fn wants_renewal(&self, now: Instant) -> bool {
         now >= self.renew_at

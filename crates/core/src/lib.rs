@@ -27,6 +27,7 @@ mod pace;
 mod page_join;
 mod position;
 mod row_change;
+mod row_filter;
 mod schema;
 mod shard_by;
 mod store;
@@ -43,7 +44,7 @@ pub mod words;
 pub use access::{AccessToken, NewToken, Scope, TokenDigest, TokenId};
 pub use bounds::{Bounds, begin_ulid, ulid_of_row};
 pub use change::{Change, Content, MAX_PAGE, Op, PAGE_BYTES, Page, PageRoom, changed, raw_json};
-pub use condition::{Condition, Dialect};
+pub use condition::{Condition, Dialect, JsonRow};
 pub use consumer::{Consumer, ConsumerName, Taken, seek_consumer};
 pub use crash::crash_point;
 pub use cursor::{After, Cursor};
@@ -74,7 +75,8 @@ pub use lease::{Lease, LeaseHolder, Sightings};
 pub use name::{FeedId, FeedName, ShardId, SweepGroup};
 pub use pace::{Backoff, Pace};
 pub use page_join::{PageJoin, PageJoins, PageRows};
-pub use row_change::{BatchFormat, RowChange, RowOperation, batch_json};
+pub use row_change::{BatchFormat, Images, RowChange, RowOperation, batch_json};
+pub use row_filter::{RowFilter, RowSieve};
 pub use schema::{Migration, MigrationStep, SCHEMA_VERSION, SchemaState, require_current};
 pub use shard_by::{ShardRange, ShardValue, shard_of};
 pub use store::{
@@ -82,7 +84,10 @@ pub use store::{
     SchemaStore, Store, SubscriptionStore, SweepReport, SweepStore, SweptShard, TriggerStore,
     UlidStore, WakeStore, WatchStore,
 };
-pub use subscription::{Advance, Found, Lane, LaneState, ParkedChange, Subscription, reconcile};
+pub use subscription::{
+    Advance, Found, Lane, LaneFailure, LaneState, ParkedChange, Subscription, reconcile,
+    subscription_starts,
+};
 pub use table::{Fold, TableName};
 pub use template::fill;
 pub use ulid::{Ulid, UlidState};
@@ -90,6 +95,6 @@ pub use ulid_transaction::{Incident, UlidCounter, UlidCounters, UlidOptions, Uli
 pub use uuid::Uuid;
 pub use wake::{Listener, ShardPlace, WakeHub, WatchPlace};
 pub use watch::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, ParkedRows, Settled, Take,
-    Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, MAX_WATCH_BATCH, Parked, ParkedRows, Part, Settled,
+    Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, suggested_workers,
 };

@@ -50,6 +50,24 @@ impl fmt::Display for RowOperation {
     }
 }
 
+impl std::str::FromStr for RowOperation {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [
+            RowOperation::Insert,
+            RowOperation::Update,
+            RowOperation::Delete,
+        ]
+        .into_iter()
+        .find(|operation| operation.to_string() == text)
+        .ok_or_else(|| {
+            Error::invalid(format!("'{text}' is not an operation"))
+                .advise("use insert, update and delete")
+        })
+    }
+}
+
 impl Serialize for RowOperation {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_i16(self.number())
@@ -83,6 +101,58 @@ pub struct RowChange<T = Box<RawValue>> {
     /// updates, where the watch asks for them; nothing where any column may have changed.
     #[serde(skip)]
     pub columns: Option<Vec<String>>,
+    /// The row as it was before the first of the changes that are one here. Only of updates and deletes, where the
+    /// watch asks for it; nothing where that is not known.
+    #[serde(skip)]
+    pub before: Option<T>,
+    /// What was noted of the row as it was, where some function of the table asks for it: what filters go by.
+    #[serde(skip)]
+    pub images: Option<Images>,
+}
+
+/// The row as it was before each of the changes that are one, oldest first.
+#[derive(Debug, Clone, Default)]
+pub struct Images {
+    /// Nothing for a row that was not there.
+    pub rows: Vec<Option<Box<RawValue>>>,
+    /// Whether there were more, after the first.
+    pub more: bool,
+}
+
+impl PartialEq for Images {
+    fn eq(&self, other: &Self) -> bool {
+        let texts = |images: &Images| -> Vec<Option<String>> {
+            let rows = images.rows.iter();
+            rows.map(|row| row.as_ref().map(|row| row.get().to_owned()))
+                .collect()
+        };
+        self.more == other.more && texts(self) == texts(other)
+    }
+}
+
+impl Images {
+    /// How many a backlog keeps of a row; of more than these only the first.
+    pub const KEPT: usize = 16;
+
+    /// Reads them as stores keep them: a JSON array with a row, `null` where there was none, and `true` where some
+    /// were left out. Nothing where it is something else.
+    pub fn read(text: &str) -> Option<Images> {
+        let all: Vec<Box<RawValue>> = serde_json::from_str(text).ok()?;
+        let mut images = Images::default();
+        for one in all {
+            match one.get() {
+                "null" => images.rows.push(None),
+                "true" => images.more = true,
+                _ => images.rows.push(Some(one)),
+            }
+        }
+        (!images.rows.is_empty()).then_some(images)
+    }
+
+    /// The row as it was before the first change.
+    pub fn first(&self) -> Option<&RawValue> {
+        self.rows.first()?.as_deref()
+    }
 }
 
 /// What a batch tells besides operations and items.
@@ -92,6 +162,8 @@ pub struct BatchFormat {
     pub version: bool,
     /// `"ChangedColumns"` of each update; null where any column may have changed.
     pub columns: bool,
+    /// `"Before"` of each update and delete, the row as it was; null where that is not known.
+    pub before: bool,
 }
 
 /// A batch as its function gets it: the JSON array of its changes.
@@ -105,6 +177,8 @@ pub fn batch_json(changes: &[RowChange], format: BatchFormat) -> Result<String> 
         version: Option<String>,
         #[serde(rename = "ChangedColumns", skip_serializing_if = "Option::is_none")]
         columns: Option<&'a Option<Vec<String>>>,
+        #[serde(rename = "Before", skip_serializing_if = "Option::is_none")]
+        before: Option<Option<&'a RawValue>>,
     }
     let formatted: Vec<Formatted<'_>> = changes
         .iter()
@@ -113,6 +187,8 @@ pub fn batch_json(changes: &[RowChange], format: BatchFormat) -> Result<String> 
             version: format.version.then(|| change.version.to_string()),
             columns: (format.columns && change.operation == RowOperation::Update)
                 .then_some(&change.columns),
+            before: (format.before && change.operation != RowOperation::Insert)
+                .then_some(change.before.as_deref()),
         })
         .collect();
     serde_json::to_string(&formatted)
@@ -132,13 +208,20 @@ mod tests {
             version: 17,
             bits: 0,
             columns: Some(vec!["x".into()]),
+            before: None,
+            images: None,
         };
         let unknown = RowChange {
             columns: None,
             ..change.clone()
         };
         let json = |changes: &[RowChange], version, columns| {
-            batch_json(changes, BatchFormat { version, columns }).unwrap()
+            let format = BatchFormat {
+                version,
+                columns,
+                before: false,
+            };
+            batch_json(changes, format).unwrap()
         };
         let one = "{\"Operation\":1,\"Item\":{\"id\":9223372036854775807,\"x\":1.50}";
         let changes = [change, unknown];
@@ -154,6 +237,27 @@ mod tests {
             operation: RowOperation::Delete,
             ..changes[0].clone()
         };
-        assert!(json(&[deleted], false, true).ends_with("1.50}}]"));
+        assert!(json(&[deleted.clone()], false, true).ends_with("1.50}}]"));
+        let before = RawValue::from_string("{\"id\":1}".into()).unwrap();
+        let known = RowChange {
+            before: Some(before),
+            ..changes[0].clone()
+        };
+        let format = BatchFormat {
+            before: true,
+            ..BatchFormat::default()
+        };
+        let text = batch_json(&[known, deleted], format).unwrap();
+        assert!(text.contains("\"Before\":{\"id\":1}}"), "{text}");
+        assert!(text.ends_with("\"Before\":null}]"), "{text}");
+    }
+
+    #[test]
+    fn images_are_read_as_they_are_kept() {
+        let images = Images::read("[null,{\"a\":1.50},true]").unwrap();
+        assert_eq!((images.rows.len(), images.more), (2, true));
+        assert!(images.first().is_none());
+        assert_eq!(images.rows[1].as_deref().unwrap().get(), "{\"a\":1.50}");
+        assert!(Images::read("[]").is_none() && Images::read("{}").is_none());
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     LaneState, Lease, LeaseHolder, LeasedEvent, Listener, LoggedAttempt, LoggedEvent, Migration,
     NewFeed, NewToken, Page, ParkedChange, ParkedRows, Redelivery, Result, Retention, SchemaState,
     Settled, ShardId, ShardState, Step, Subscription, SubscriptionDefinition, SweepGroup,
-    TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, WakeHub, Wanted, Watch,
+    TableName, Take, TokenId, TriggerDefinition, TriggerState, Trimmed, Uuid, Wanted, Watch,
     WatchFrom, WatchPlace, WatchSettings, WatchSpec, WatchStatus,
 };
 
@@ -148,6 +148,16 @@ pub trait LeaseStore: Send + Sync {
     /// somebody else holds it.
     async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>>;
 
+    /// Takes or renews many leases in one call, for the same time: those that this owner has, and at most `more` that
+    /// are free or expired. Returns what was granted. Somebody else holds the others, or is taking them at this moment.
+    async fn leases(
+        &self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>>;
+
     /// Gives a lease back, if its generation is still the current one.
     async fn release(&self, lease: &Lease) -> Result<()>;
 
@@ -205,10 +215,11 @@ pub trait WakeStore: Send + Sync {
     /// the watch sets its own timer. If the store cannot look, it wakes several times a second.
     fn listen_to_watch(&self, watch: &Watch) -> Listener<WatchPlace>;
 
-    /// Listens for commits of anybody: wakes when something may have become visible that was not. A hint: what
-    /// rests on it looks from time to time in any case. A store that cannot tell wakes nobody.
-    fn listen_to_commits(&self) -> Listener<()> {
-        WakeHub::default().listen(())
+    /// Listens for commits: wakes when some transaction has ended, whatever it did. A hint that spares a loop with
+    /// nothing to do its looks; it may be late, so that the loop still looks by itself every second. Nothing where
+    /// the store is not told of commits, and loops have to look more often.
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
+        None
     }
 }
 
@@ -411,6 +422,10 @@ pub trait SubscriptionStore: Send + Sync {
     /// Stops a shard until a person resumes or resets it. With a generation, the position stays; without one it is
     /// given up, so that retention does not wait for it.
     async fn stop_lane(&self, lane: &Lane, generation: Option<i64>, reason: &str) -> Result<()>;
+
+    /// Notes that the sink of a shard does not take anything, and why; or that it does again. Fenced by the generation:
+    /// a late call changes nothing. The time of the first failure stays.
+    async fn note_lane(&self, lane: &Lane, generation: i64, failure: Option<&str>) -> Result<()>;
 
     /// Begins a new epoch of a shard after a cursor, or with the oldest change. Returns the epoch.
     async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32>;

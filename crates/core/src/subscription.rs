@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::{ConsumerName, Cursor, FeedId, ShardId, SubscriptionDefinition};
+use crate::{ConsumerName, Cursor, Feed, FeedId, ShardId, SubscriptionDefinition};
 
 /// A subscription as the database knows it.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,6 +56,30 @@ pub struct LaneState {
     pub lost: i64,
     /// Changes that the sink refused and that were left out.
     pub parked: i64,
+    /// What the sink fails with, if it does.
+    pub failing: Option<LaneFailure>,
+}
+
+/// Why a sink takes nothing.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LaneFailure {
+    /// Milliseconds since it began.
+    pub since_ms: i64,
+    /// The last error.
+    pub error: String,
+}
+
+/// Where each shard of a feed begins: at one of these cursors, or with the oldest change.
+pub fn subscription_starts(
+    feed: &Feed,
+    starts: &[(ShardId, Cursor)],
+) -> Vec<(ShardId, Option<Cursor>)> {
+    let at = |shard| starts.iter().find(|(of, _)| *of == shard);
+    let shards = feed.shards.iter().map(|shard| shard.shard);
+    shards
+        .map(|shard| (shard, at(shard).map(|(_, cursor)| *cursor)))
+        .collect()
 }
 
 impl LaneState {
@@ -71,6 +95,7 @@ impl LaneState {
             sent: 0,
             lost: 0,
             parked: 0,
+            failing: None,
         }
     }
 }

@@ -7,6 +7,7 @@ mod subscription;
 
 pub use detail::{EventDetail, FeedDetail, ShardDetail, TriggerView};
 pub use status::{
-    Database, FeedStatus, InstanceStatus, ShardStatus, Status, TriggerStatus, WatchOverview,
+    Database, FeedStatus, InstanceStatus, ShardStatus, Status, SubscriptionStatus, TriggerStatus,
+    WatchOverview,
 };
 pub use subscription::{SubscriptionShard, SubscriptionView};

@@ -110,11 +110,6 @@ impl<P: Eq + Hash> Listener<P> {
         self.news.mark_unchanged();
     }
 
-    /// Whether nothing will ever be announced here.
-    pub fn is_deaf(&self) -> bool {
-        self.hub.strong_count() == 0
-    }
-
     /// Waits for an announcement after the last [`look`](Self::look).
     pub async fn news(&mut self) {
         if self.news.changed().await.is_err() {

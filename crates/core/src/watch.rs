@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::name::check_name;
-use crate::row_change::{RowChange, RowOperation};
-use crate::{Error, Kind, Result, TableName, WatchDefinition};
+use crate::row_change::{BatchFormat, RowChange, RowOperation};
+use crate::{Error, Kind, Result, RowFilter, TableName, WatchDefinition};
 
 /// A watch's name, which is the identity of its function: `[a-zA-Z0-9_-]+`, at most 100
 /// characters.
@@ -21,6 +21,8 @@ use crate::{Error, Kind, Result, TableName, WatchDefinition};
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct WatchName(String);
+
+const TEMPORARY: &str = "adhoc-";
 
 impl WatchName {
     /// The name as text.
@@ -31,6 +33,21 @@ impl WatchName {
     /// Wraps a name that the database returned, without checking it.
     pub fn trusted(name: String) -> Self {
         WatchName(name)
+    }
+
+    /// A name for a function that is to leave nothing behind when it ends. Whoever starts later knows by the name
+    /// that it may be removed when nobody has worked for it for a while: its process was killed.
+    pub fn temporary(chance: u64) -> Self {
+        WatchName(format!("{TEMPORARY}{chance:016x}"))
+    }
+
+    /// Whether it is such a name.
+    pub fn is_temporary(&self) -> bool {
+        let chance = self.0.strip_prefix(TEMPORARY).unwrap_or_default();
+        chance.len() == 16
+            && chance
+                .bytes()
+                .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
     }
 
     /// The function's id, which is part of the names of its tables: the FNV-1a hash of its name,
@@ -71,8 +88,11 @@ impl FromStr for WatchName {
 pub struct WatchSettings {
     /// Rows in a batch at most.
     pub batch: usize,
+    /// An instance that has found nothing more to do looks again after this, however soon there is something;
+    /// zero for at once. Changes of a row that come in between are one.
+    pub polling_interval: Duration,
     /// How long a failed batch waits for its next attempt; twice as long each time after that.
-    pub interval: Duration,
+    pub retry_interval: Duration,
     /// How long a lease lasts without renewal.
     pub lease: Duration,
     /// How often it is renewed while the function runs.
@@ -85,7 +105,8 @@ impl Default for WatchSettings {
     fn default() -> Self {
         WatchSettings {
             batch: 100,
-            interval: Duration::from_millis(1000),
+            polling_interval: Duration::ZERO,
+            retry_interval: Duration::from_millis(1000),
             lease: Duration::from_secs(60),
             renewal: Duration::from_secs(15),
             attempts: 5,
@@ -116,7 +137,7 @@ impl WatchSettings {
             )));
         }
         for (what, time) in [
-            ("polling interval", self.interval),
+            ("retry interval", self.retry_interval),
             ("lease", self.lease),
             ("renewal", self.renewal),
         ] {
@@ -126,6 +147,12 @@ impl WatchSettings {
                     humantime::format_duration(time)
                 )));
             }
+        }
+        if self.polling_interval > day {
+            return Err(Error::invalid(format!(
+                "a polling interval of {} is not possible: use 0s to 1d",
+                humantime::format_duration(self.polling_interval)
+            )));
         }
         if self.renewal * 2 > self.lease {
             return Err(Error::invalid(format!(
@@ -155,7 +182,7 @@ impl WatchSettings {
     /// How long rows wait after their n-th attempt has failed.
     pub fn wait_after(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(6);
-        self.interval * 2_u32.pow(doublings)
+        self.retry_interval * 2_u32.pow(doublings)
     }
 }
 
@@ -200,9 +227,13 @@ pub struct WatchSpec {
     pub definition: Option<WatchDefinition>,
     /// Whether that may take the place of another definition.
     pub replace: bool,
+    /// What is handed over. Its columns have to be those of the table.
+    pub filter: RowFilter,
     /// Whether it wants to know which columns were changed. Writers pay for that, so it is only
     /// noted from when the first function of the table asks.
     pub columns: bool,
+    /// Whether it is told what rows were before they were changed; the same holds for that.
+    pub before: bool,
     /// Unprocessed changes per worker; `None` keeps the current value.
     pub max_changes_per_worker: Option<u32>,
 }
@@ -217,7 +248,9 @@ impl WatchSpec {
             existing: false,
             definition: None,
             replace: false,
+            filter: RowFilter::default(),
             columns: false,
+            before: false,
             max_changes_per_worker: None,
         }
     }
@@ -225,11 +258,33 @@ impl WatchSpec {
     /// A function that begins now and is run by `serve`.
     pub fn served(name: WatchName, table: TableName, definition: WatchDefinition) -> Self {
         WatchSpec {
-            columns: definition.with_columns,
-            max_changes_per_worker: definition.max_changes_per_worker,
-            definition: Some(definition),
-            ..WatchSpec::new(name, table)
+            definition: Some(definition.clone()),
+            ..WatchSpec::by(name, table, &definition)
         }
+    }
+
+    /// A function that begins now and wants what a definition says, wherever it runs.
+    pub fn by(name: WatchName, table: TableName, definition: &WatchDefinition) -> Self {
+        WatchSpec {
+            max_changes_per_worker: definition.max_changes_per_worker,
+            ..WatchSpec::new(name, table).wanting(&definition.filter, definition.format())
+        }
+    }
+
+    /// The same with what has to be noted for a filter and a format.
+    #[must_use]
+    pub fn wanting(self, filter: &RowFilter, format: BatchFormat) -> Self {
+        WatchSpec {
+            columns: format.columns || filter.needs_columns(),
+            before: format.before,
+            filter: filter.clone(),
+            ..self
+        }
+    }
+
+    /// Whether rows have to be noted as they were before they were changed.
+    pub fn notes_before(&self) -> bool {
+        self.before || self.filter.needs_before()
     }
 
     /// The error for a watch that already has another definition.
@@ -283,8 +338,24 @@ pub struct Batch {
     pub attempt: u32,
     /// The changes, oldest first.
     pub changes: Vec<RowChange>,
+    /// The columns of the table's primary key; none before its rows were read.
+    pub key: Vec<String>,
+    /// Which of its rows are meant, where its outcome is stored.
+    pub part: Part,
     /// Before the lease was asked for.
     pub asked: Instant,
+}
+
+/// Rows of a batch, by their versions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Part {
+    /// All of them.
+    #[default]
+    Whole,
+    /// These, of which there is at least one.
+    Only(Vec<i64>),
+    /// All but these, of which there is at least one.
+    Without(Vec<i64>),
 }
 
 impl Batch {
@@ -296,15 +367,46 @@ impl Batch {
         if self.changes.len() >= leased {
             return None;
         }
-        let rest = Batch {
-            generation: self.generation,
-            versions: (last + 1, self.versions.1),
-            attempt: self.attempt,
-            changes: Vec::new(),
-            asked: self.asked,
-        };
+        let beyond = (last + 1, self.versions.1);
+        let rest = Batch::leased(self.generation, beyond, self.attempt, self.asked);
         self.versions.1 = last;
         Some(rest)
+    }
+
+    /// Some of its rows, to store their outcome.
+    #[must_use]
+    pub fn part(&self, part: Part) -> Batch {
+        Batch {
+            part,
+            changes: Vec::new(),
+            key: Vec::new(),
+            ..*self
+        }
+    }
+
+    /// The condition that a version is one of those that are meant, as SQL; nothing if all are. `among` makes that of a
+    /// list of numbers between commas.
+    pub fn meant(&self, version: &str, among: impl FnOnce(&str) -> String) -> String {
+        let (not, versions) = match &self.part {
+            Part::Whole => return String::new(),
+            Part::Only(versions) => ("", versions),
+            Part::Without(versions) => ("not ", versions),
+        };
+        let list: Vec<String> = versions.iter().map(i64::to_string).collect();
+        format!(" and {not}({version} {})", among(&list.join(",")))
+    }
+
+    /// A batch as a call leases it: none of its rows were read yet.
+    pub fn leased(generation: i64, versions: (i64, i64), attempt: u32, asked: Instant) -> Batch {
+        Batch {
+            generation,
+            versions,
+            attempt,
+            changes: Vec::new(),
+            key: Vec::new(),
+            part: Part::Whole,
+            asked,
+        }
     }
 }
 
@@ -436,6 +538,14 @@ mod tests {
     }
 
     #[test]
+    fn temporary_names_are_known() {
+        assert!(WatchName::temporary(7).is_temporary());
+        for lasting in ["adhoc-", "adhoc-report", "adhoc-00000000000000G7", "mail"] {
+            assert!(!lasting.parse::<WatchName>().unwrap().is_temporary());
+        }
+    }
+
+    #[test]
     fn what_was_too_much_at_once_is_a_batch_to_be_given_back() {
         let change = |version| RowChange {
             operation: RowOperation::Insert,
@@ -443,14 +553,10 @@ mod tests {
             version,
             bits: 0,
             columns: None,
+            before: None,
+            images: None,
         };
-        let leased = Batch {
-            generation: 7,
-            versions: (10, 40),
-            attempt: 2,
-            changes: Vec::new(),
-            asked: Instant::now(),
-        };
+        let leased = Batch::leased(7, (10, 40), 2, Instant::now());
         let mut batch = leased.clone();
         let rest = batch.fill(vec![change(10), change(20)], 4).unwrap();
         assert_eq!(batch.versions, (10, 20));

@@ -346,3 +346,8 @@ pub fn foreign_tables(names: &[String]) -> Error {
         names.join(", ")
     ))
 }
+
+/// What is said of a watch whose row in `global_state` is gone.
+pub const WATCH_STATE_EMPTIED: &str = "what was kept of a watch in global_state was deleted: if its backlog was \
+     truncated with it, the changes that waited there are lost; `changefeed watch reset --from beginning` hands over \
+     all rows";

@@ -229,7 +229,9 @@ impl Dispatcher {
         let mut commits = self.store.listen_to_commits();
         let mut patience = Duration::ZERO;
         loop {
-            commits.look();
+            if let Some(commits) = &mut commits {
+                commits.look();
+            }
             let looked = Instant::now();
             let wait = match self.turn(flights).await {
                 Ok(Turn::Found { full: true }) => {
@@ -257,7 +259,11 @@ impl Dispatcher {
                 }
             };
             let told = async {
-                commits.news().await;
+                match &mut commits {
+                    Some(commits) => commits.news().await,
+                    // A store that cannot tell.
+                    None => std::future::pending().await,
+                }
                 tokio::time::sleep_until((looked + patience).into()).await;
             };
             let waits_for_news = wait > SHORTEST && backoff.is_fresh();

@@ -23,11 +23,11 @@ pub use dispatcher::{Deliverer, DispatchOptions, DispatchTotals, Dispatcher};
 pub use follower::{Follower, Next, Pages, ShardPages, follow};
 pub use handle::{Changefeed, ConsumerHandle, FeedHandle, Generation, TriggerHandle, WatchBuilder};
 pub use janitor::{run_janitor, run_trimmer};
-pub use subscriber::{Sinks, Subscriber};
+pub use subscriber::{Leases, Sinks, Subscriber};
 pub use sweeper::{SweepTotals, Sweeper};
 pub use tokio_util::sync::CancellationToken;
 pub use traces::TARGET as TRACES;
-pub use watcher::{Closure, WatchFunction, WatchTotals, Watcher};
+pub use watcher::{Closure, Handled, WatchFunction, WatchTotals, Watcher};
 
 /// An error with what caused it, on one line of a log.
 pub(crate) fn describe(error: &Error) -> String {

@@ -22,6 +22,8 @@ mod pushed;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;
+#[cfg(feature = "redis")]
+mod tls;
 pub mod webhook;
 
 use std::time::Duration;
@@ -54,7 +56,7 @@ pub fn batch_sink(
         }
         Sink::Exec(command) => {
             let (format, timeout) = (definition.format(), definition.timeout);
-            Some(Box::new(Exec::new(command, format, timeout)))
+            Some(Box::new(Exec::new(command, name, format, timeout)))
         }
         Sink::InProcess => None,
         other => {
@@ -72,6 +74,8 @@ pub struct Sent {
     pub attempt: Attempt,
     /// What to judge it by.
     pub answer: Answer,
+    /// The body of the answer, for whoever [wants](webhook::Post::wants_answer) it.
+    pub said: Option<String>,
 }
 
 impl Sent {
@@ -80,6 +84,7 @@ impl Sent {
         Sent {
             attempt: attempt(number, Outcome::Failure, Some(error), Duration::ZERO),
             answer: Answer::None,
+            said: None,
         }
     }
 
@@ -91,6 +96,7 @@ impl Sent {
                 status: 200,
                 retry_after: None,
             },
+            said: None,
         }
     }
 
@@ -100,6 +106,7 @@ impl Sent {
         Sent {
             attempt: attempt(number, Outcome::Unknown, Some(error), Duration::ZERO),
             answer: Answer::CutOff,
+            said: None,
         }
     }
 }

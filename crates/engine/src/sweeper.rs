@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Backoff, Lease, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
+    Backoff, Lease, Listener, Pace, Remedy, Result, Store, SweepGroup, SweepReport, crash_point,
 };
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
@@ -20,9 +20,12 @@ use crate::describe;
 const LEASE: Duration = Duration::from_millis(1000);
 /// How often a standby looks whether the lease is free.
 const STANDBY: Duration = Duration::from_millis(200);
-/// Waits between two sweeps, under load and when idle.
+/// Waits between two sweeps, under load and when idle. They are kept also where the store tells of commits: those
+/// may be commits of others.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(40);
+/// How long nothing may be told before an idle sweeper looks all the same: what a lost wake-up costs.
+const UNTOLD: Duration = Duration::from_secs(1);
 
 /// What a sweeper has done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -50,6 +53,8 @@ pub struct Sweeper {
     group: SweepGroup,
     owner: String,
     lease: Option<Lease>,
+    /// What tells of commits, while this one sweeps and has nothing to do.
+    commits: Option<Listener<()>>,
     totals: SweepTotals,
 }
 
@@ -61,6 +66,7 @@ impl Sweeper {
             group,
             owner: owner.into(),
             lease: None,
+            commits: None,
             totals: SweepTotals::default(),
         }
     }
@@ -75,28 +81,48 @@ impl Sweeper {
         let mut pace = Pace::new(SHORTEST, LONGEST);
         let mut backoff = Backoff::default();
         let ended = loop {
+            if let Some(commits) = &mut self.commits {
+                // What is told from now on may be too late for this sweep.
+                commits.look();
+            }
             // An await inside `turn` is never cut off: a sweep that was sent is waited for.
+            let mut rest = Duration::ZERO;
             let wait = match self.turn().await {
                 Ok(Turn::Swept(report)) => {
                     backoff.worked();
                     if report.shards.is_empty() {
-                        pace.idle()
+                        let wait = pace.idle();
+                        if wait > SHORTEST {
+                            rest = self.rest();
+                        }
+                        wait
                     } else {
                         seen(&report);
                         pace.busy()
                     }
                 }
-                Ok(Turn::StandBy) => STANDBY,
+                Ok(Turn::StandBy) => {
+                    self.commits = None;
+                    STANDBY
+                }
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
                     tracing::warn!(group = %self.group, error = %describe(&error), "sweep failed; trying again");
                     backoff.failed()
                 }
                 Err(error) => break Err(error),
             };
+            let told = async {
+                tokio::time::sleep(wait).await;
+                match &mut self.commits {
+                    // Nothing is told any more once the time is over, so it is not an error.
+                    Some(commits) => drop(tokio::time::timeout(rest, commits.news()).await),
+                    None => {}
+                }
+            };
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => break Ok(()),
-                () = tokio::time::sleep(wait) => {}
+                () = told => {}
             }
         };
         if let Some(lease) = self.lease.take() {
@@ -106,6 +132,18 @@ impl Sweeper {
             }
         }
         ended.map(|()| self.totals)
+    }
+
+    /// How long to wait to be told of a commit after a sweep that found nothing: no longer than until the lease is to
+    /// be renewed, and not at all where nobody tells.
+    fn rest(&mut self) -> Duration {
+        if self.commits.is_none() {
+            // What was committed since the sweep is not told: another sweep comes first.
+            self.commits = self.store.listen_to_commits();
+            return Duration::ZERO;
+        }
+        let renewal = (self.lease.as_ref()).map(|l| l.renews_in(Instant::now()));
+        renewal.unwrap_or_default().min(UNTOLD)
     }
 
     async fn turn(&mut self) -> Result<Turn> {

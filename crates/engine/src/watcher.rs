@@ -5,15 +5,19 @@
 //! cancelled before the leases can expire: its future is dropped. What it did until then may be
 //! done again by whoever gets the rows next.
 
+mod handled;
+
+use std::borrow::Cow;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Backoff, Batch, BatchOutcome, Remedy, Result, RowChange, Settled, Store, Take, Watch,
-    WatchSettings, crash_point,
+    Backoff, Batch, BatchFormat, BatchOutcome, Part, Remedy, Result, RowChange, RowFilter,
+    RowSieve, Settled, Store, Take, Watch, WatchSettings, crash_point,
 };
+pub use handled::Handled;
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -34,22 +38,23 @@ const GRACE: Duration = Duration::from_secs(10);
 /// What gets the batches.
 #[async_trait]
 pub trait WatchFunction: Send + Sync {
-    /// Processes a batch. An error, in one sentence, is kept with its rows. The future is dropped
-    /// when the lease of the rows is lost.
-    async fn call(&self, batch: &Batch) -> Result<(), String>;
+    /// Processes a batch. An error, in one sentence, is kept with its rows; so are those of single rows, which
+    /// are then tried again without the others. The future is dropped when the lease of the rows is lost.
+    async fn call(&self, batch: &Batch) -> Result<Handled, String>;
 }
 
 /// A closure on rows as the database wrote them.
 pub struct Closure<F>(pub F);
 
 #[async_trait]
-impl<F, Fut> WatchFunction for Closure<F>
+impl<F, Fut, R> WatchFunction for Closure<F>
 where
     F: Fn(Vec<RowChange>) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<(), String>> + Send,
+    Fut: Future<Output = Result<R, String>> + Send,
+    R: Into<Handled>,
 {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
-        (self.0)(batch.changes.clone()).await
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
+        (self.0)(batch.changes.clone()).await.map(Into::into)
     }
 }
 
@@ -69,6 +74,8 @@ pub struct Watcher {
     store: Arc<dyn Store>,
     watch: Watch,
     settings: WatchSettings,
+    /// Which of the changes the function is handed; all where there is none.
+    sieve: Option<RowSieve>,
     owner: String,
     totals: WatchTotals,
     timekeeper: Timekeeper,
@@ -90,7 +97,7 @@ struct Doubt {
 /// How a call ended.
 enum Ended {
     /// By itself.
-    Returned(Result<(), String>),
+    Returned(Result<Handled, String>),
     /// Its lease could not be kept.
     Lost(String),
     /// We were told to stop.
@@ -110,12 +117,21 @@ impl Watcher {
             store,
             watch,
             settings,
+            sieve: None,
             owner: owner.into(),
             totals: WatchTotals::default(),
             timekeeper: Timekeeper::new(),
             doubt: None,
             again: None,
         }
+    }
+
+    /// Hands over only what a filter lets through, and the rows as they were before where the format says so. What
+    /// it does not let through is done with.
+    pub fn filter(mut self, filter: &RowFilter, format: BatchFormat) -> Result<Self> {
+        let sieve = filter.sieve(self.store.dialect().fold, format)?;
+        self.sieve = Some(sieve).filter(|sieve| !sieve.is_open());
+        Ok(self)
     }
 
     /// Hands batches to the function until told to stop. Ends early only with an error that a
@@ -136,6 +152,7 @@ impl Watcher {
             self.timekeeper.look(&*self.store).await;
             // What comes after this is not missed, whether the take sees it or not.
             news.look();
+            let looked = Instant::now();
             // An await inside `turn` is never cut off: what was leased is settled.
             let wait = match self.turn(function, &shutdown).await {
                 Ok(true) => {
@@ -150,6 +167,11 @@ impl Watcher {
                         () = tokio::time::sleep(self.at_most()) => {}
                         () = shutdown.cancelled() => {}
                     }
+                    let pause = self
+                        .settings
+                        .polling_interval
+                        .saturating_sub(looked.elapsed());
+                    let _ = tokio::time::timeout(pause, shutdown.cancelled()).await;
                     continue;
                 }
                 Err(error) if error.kind().remedy() == Remedy::Retry => {
@@ -200,31 +222,28 @@ impl Watcher {
             return Ok(false);
         };
         crash_point("watch.before");
-        let ended = self.call(function, &batch, shutdown).await;
-        crash_point("watch.after");
-        let outcome = match ended {
-            Ended::Returned(Ok(())) => BatchOutcome::Done,
-            Ended::Returned(Err(error)) | Ended::Lost(error) => BatchOutcome::Failed { error },
-            Ended::Stopped => BatchOutcome::Released,
+        let handed = match &self.sieve {
+            Some(sieve) => Cow::Owned(Batch {
+                changes: sieve.sift(&batch),
+                ..batch.part(Part::Whole)
+            }),
+            None => Cow::Borrowed(&batch),
         };
+        let outcomes = match self.call(function, &batch, &handed, shutdown).await {
+            Ended::Returned(Ok(handled)) => handled.outcomes(&batch, &handed),
+            Ended::Returned(Err(error)) | Ended::Lost(error) => Err(error),
+            Ended::Stopped => Ok(vec![(Part::Whole, BatchOutcome::Released)]),
+        };
+        crash_point("watch.after");
+        let outcomes =
+            outcomes.unwrap_or_else(|error| vec![(Part::Whole, BatchOutcome::Failed { error })]);
         self.totals.batches += 1;
-        self.totals.changes += batch.changes.len() as u64;
-        if let BatchOutcome::Failed { error } = &outcome {
-            self.totals.failed += 1;
-            tracing::warn!(
-                watch = %self.watch.name, rows = batch.changes.len(), attempt = batch.attempt, error,
-                "a batch failed"
-            );
-        }
-        let settled = self.settle(&batch, &outcome).await;
+        self.totals.changes += handed.changes.len() as u64;
+        let settled = self.store_outcomes(&batch, &outcomes).await;
         if settled.is_err() {
             self.begin_doubt(Some(batch.generation));
         }
         let settled = settled?;
-        if matches!(outcome, BatchOutcome::Failed { .. }) {
-            let at = Instant::now() + self.settings.wait_after(batch.attempt);
-            self.again = Some(self.again.map_or(at, |before| before.min(at)));
-        }
         if settled.parked > 0 {
             tracing::error!(
                 watch = %self.watch.name, rows = settled.parked,
@@ -239,6 +258,48 @@ impl Watcher {
         }
         crash_point("watch.settled");
         Ok(true)
+    }
+
+    /// Stores what became of the parts of a batch.
+    async fn store_outcomes(
+        &mut self,
+        batch: &Batch,
+        outcomes: &[(Part, BatchOutcome)],
+    ) -> Result<Settled> {
+        let failures = outcomes.iter().filter_map(|(part, outcome)| match outcome {
+            BatchOutcome::Failed { error } => Some((part, error)),
+            _ => None,
+        });
+        let mut has_failed = false;
+        for (part, error) in failures {
+            let rows = match part {
+                Part::Only(versions) => versions.len(),
+                _ => batch.changes.len(),
+            };
+            tracing::warn!(
+                watch = %self.watch.name, rows, of = batch.changes.len(), attempt = batch.attempt, error,
+                "a batch failed"
+            );
+            has_failed = true;
+        }
+        self.totals.failed += u64::from(has_failed);
+        let mut all = Settled::default();
+        for (n, (part, outcome)) in outcomes.iter().enumerate() {
+            if n > 0 {
+                crash_point("watch.part");
+            }
+            let settled = match part {
+                Part::Whole => self.settle(batch, outcome).await?,
+                part => self.settle(&batch.part(part.clone()), outcome).await?,
+            };
+            all.rows += settled.rows;
+            all.parked += settled.parked;
+        }
+        if has_failed {
+            let at = Instant::now() + self.settings.wait_after(batch.attempt);
+            self.again = Some(self.again.map_or(at, |before| before.min(at)));
+        }
+        Ok(all)
     }
 
     fn begin_doubt(&mut self, unsettled: Option<i64>) {
@@ -292,6 +353,7 @@ impl Watcher {
         &self,
         function: &dyn WatchFunction,
         batch: &Batch,
+        handed: &Batch,
         shutdown: &CancellationToken,
     ) -> Ended {
         // A tenth is left for clocks that run at different speeds.
@@ -301,13 +363,13 @@ impl Watcher {
             // That counts as an attempt, so that the next ones are with fewer rows.
             return Ended::Lost("not called: its lease was over before its rows were read".into());
         }
-        if batch.changes.is_empty() {
-            return Ended::Returned(Ok(()));
+        if handed.changes.is_empty() {
+            return Ended::Returned(Ok(Handled::all()));
         }
-        let span = traces::batch(&self.watch, batch.changes.len(), batch.attempt);
+        let span = traces::batch(&self.watch, handed.changes.len(), batch.attempt);
         let call = async {
             function
-                .call(batch)
+                .call(handed)
                 .await
                 .inspect_err(|why| traces::failed(&tracing::Span::current(), why))
         };

@@ -170,7 +170,7 @@ impl Backlog {
         let tracked = Tracked::load(client, watch.table_id, &watch.name).await?;
         let rows = client
             .query(
-                "select w.function_id, t.generation from changefeed.watched_table t \
+                "select w.function_id, t.generation, w.name::text from changefeed.watched_table t \
                  left join changefeed.watch w on w.table_id = t.table_id \
                    and to_regclass(format('changefeed.leases_%s_%s', w.function_id, w.table_id)) \
                        is not null \
@@ -180,9 +180,13 @@ impl Backlog {
             .await
             .map_err(db)?;
         let generation = rows.first().map_or(Ok(0), |row| row.take(1))?;
-        let functions: Result<Vec<Option<String>>> = rows.iter().map(|row| row.take(0)).collect();
-        let functions: Vec<String> = functions?.into_iter().flatten().collect();
-        if !functions.contains(&watch.function_id) {
+        let mut functions: Vec<(String, String)> = Vec::new();
+        for row in &rows {
+            if let Some(function_id) = row.take(0)? {
+                functions.push((function_id, row.take(2)?));
+            }
+        }
+        if !functions.iter().any(|(id, _)| *id == watch.function_id) {
             let known = client
                 .query_opt(
                     "select from changefeed.watch w where w.function_id = $1",
@@ -251,7 +255,7 @@ impl Backlog {
         take: Take<'_>,
     ) -> Result<Option<Batch>> {
         let mut seen = self.seen();
-        let pause = (take.settings.interval / 4)
+        let pause = (take.settings.retry_interval / 4)
             .clamp(Duration::from_millis(5), Duration::from_millis(250));
         let thorough = seen.thorough.is_none_or(|at| at.elapsed() >= pause);
         let look = match (&seen.snapshot, seen.busy) {
@@ -454,8 +458,13 @@ impl Backlog {
     fn held(batch: &Batch) -> String {
         format!(
             "q._changefeed_change_version between {} and {} \
-             and q._changefeed_lease_generation = {} and q._changefeed_parked_time is null",
-            batch.versions.0, batch.versions.1, batch.generation
+             and q._changefeed_lease_generation = {} and q._changefeed_parked_time is null{}",
+            batch.versions.0,
+            batch.versions.1,
+            batch.generation,
+            batch.meant("q._changefeed_change_version", |list| {
+                format!("= any('{{{list}}}'::bigint[])")
+            })
         )
     }
 
@@ -471,13 +480,9 @@ impl Backlog {
         let rows = answers.last().map_or(&[][..], |answer| &answer.rows);
         let batch = |row: &Vec<Option<String>>| {
             let number = |at: usize| row.get(at)?.as_deref()?.parse::<i64>().ok();
-            Some(Batch {
-                generation: number(0)?,
-                versions: (number(1)?, number(2)?),
-                attempt: u32::try_from(number(3)?).unwrap_or(u32::MAX),
-                changes: Vec::new(),
-                asked,
-            })
+            let attempt = u32::try_from(number(3)?).unwrap_or(u32::MAX);
+            let versions = (number(1)?, number(2)?);
+            Some(Batch::leased(number(0)?, versions, attempt, asked))
         };
         rows.iter()
             .map(|row| batch(row).ok_or_else(words::server_unexpected))

@@ -4,7 +4,7 @@ use changefeed_core::{Error, FeedId, Result, ShardRange, Source};
 use tokio_postgres::GenericClient;
 
 use crate::error::db;
-use crate::event_capture::SETTINGS;
+use crate::event_capture;
 use crate::filter::Filter;
 use crate::patience::no_trigger;
 use crate::quote;
@@ -20,22 +20,6 @@ pub(crate) fn trigger_name(feed: FeedId, fires: Fires) -> String {
         Fires::OnTruncate => format!("!changefeed_{feed}_truncate"),
     }
 }
-
-/// Types whose text does not depend on a setting of the writer's session.
-const STEADY: [&str; 12] = [
-    "smallint",
-    "integer",
-    "bigint",
-    "text",
-    "uuid",
-    "numeric",
-    "boolean",
-    "name",
-    "oid",
-    "character varying",
-    "character",
-    "\"char\"",
-];
 
 /// Creates the triggers and their function for a feed with these shards.
 pub(crate) async fn install(
@@ -97,17 +81,18 @@ pub(crate) async fn write_function(
     let shard_by = source.shard_by();
     let shard_column = shard_by.map(|name| table.column(name)).transpose()?;
     let read: Vec<&Column> = table.key.iter().chain(shard_column).collect();
+    let filter = Filter::of(table, source)?;
     let settings = match source.keeps_images() {
-        true => SETTINGS,
-        false if read.iter().all(|c| is_steady(&c.type_sql)) => "",
+        true => event_capture::settings(table, read.iter().copied(), filter.has_condition()),
+        false if read.iter().all(|c| c.text_setting() == Some("")) => String::new(),
         // Also the search path: names of tables and functions are written as it needs them.
         false => {
             "set search_path = pg_catalog, pg_temp set datestyle = 'ISO, YMD' set timezone = 'UTC' \
              set bytea_output = hex set intervalstyle = postgres set extra_float_digits = 1 \
              set lc_monetary = 'C'"
+                .to_owned()
         }
     };
-    let filter = Filter::of(table, source)?;
     let row = client
         .query_one(
             "select changefeed.place_of($1), changefeed.known_columns($1, 'new')",
@@ -149,7 +134,7 @@ pub(crate) async fn write_function(
             ("function", &function_name(feed)),
             ("first_shard", &shards.first.to_string()),
             ("last_shard", &shards.last().to_string()),
-            ("settings", settings),
+            ("settings", &settings),
             (
                 "quote",
                 &dollar_quote(&[
@@ -175,11 +160,6 @@ pub(crate) async fn write_function(
         ],
     )?;
     client.batch_execute(&sql).await.map_err(db)
-}
-
-fn is_steady(type_sql: &str) -> bool {
-    let bare = type_sql.split('(').next().unwrap_or(type_sql);
-    STEADY.contains(&bare)
 }
 
 fn function_name(feed: FeedId) -> String {

@@ -10,7 +10,7 @@ use crate::patience::Patience;
 use crate::session::Session;
 use crate::source::Table;
 use crate::watches::Opened;
-use crate::{feeds, table_locks, triggers, watches};
+use crate::{feeds, subscriptions, table_locks, triggers, watches};
 
 impl Session {
     pub(crate) async fn find_table(&self, table: &TableName) -> Result<TableName> {
@@ -130,6 +130,13 @@ async fn take(client: &impl GenericClient, step: &Step, after: &mut After) -> Re
             watches::drop(client, watch).await?;
             after.dropped.push(watch.leases_table.clone());
         }
+        Step::PutSubscription(definition, starts) => {
+            subscriptions::define(client, definition, starts).await?;
+        }
+        Step::PauseSubscription(name, reason) => {
+            subscriptions::pause(client, name, reason.as_deref()).await?;
+        }
+        Step::DropSubscription(name) => subscriptions::drop(client, name).await?,
     }
     Ok(())
 }

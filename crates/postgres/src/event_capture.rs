@@ -1,5 +1,7 @@
 //! The database triggers that write the event log.
 
+use std::collections::BTreeSet;
+
 use changefeed_core::{Error, Kind, OrderBy, Result, TriggerDefinition, TriggerId, Updates};
 use tokio_postgres::{GenericClient, Row};
 
@@ -7,15 +9,37 @@ use crate::error::db;
 use crate::patience::{Patience, no_trigger};
 use crate::quote;
 use crate::row::Cells;
-use crate::source::Table;
+use crate::source::{Column, Table};
 use crate::template::{dollar_quote, fill};
 
-/// What our functions set, so that the writer's session does not show in an event: the forms of
-/// times, bytes, intervals, numbers and money, and where names are looked up.
-pub(crate) const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
+/// All that a function of ours may have to set, so that the writer's session does not show in an event: the forms
+/// of times, bytes, intervals, numbers and money, and where names are looked up.
+const SETTINGS: &str = "set search_path = pg_catalog, pg_temp set timezone = 'UTC' \
      set datestyle = 'ISO, YMD' set bytea_output = hex set intervalstyle = postgres \
      set extra_float_digits = 1 set lc_monetary = 'C' set xmlbinary = base64 set array_nulls = on \
      set standard_conforming_strings = on set transform_null_equals = off";
+
+/// What the function of a table sets whose rows it writes as JSON, and some of whose columns it writes as text. Each
+/// setting costs every write about as much as a column, so it is only what shows in the types that the table has;
+/// the functions look at those first, and for other ones set everything (`changefeed.shape_values`). With a
+/// condition, which may compare anything, it is everything as well.
+pub(crate) fn settings<'a>(
+    table: &Table,
+    as_text: impl IntoIterator<Item = &'a Column>,
+    condition: bool,
+) -> String {
+    let settings: Option<BTreeSet<&str>> = (table.columns.iter())
+        .map(Column::json_setting)
+        .chain(as_text.into_iter().map(Column::text_setting))
+        .collect();
+    match settings.filter(|_| !condition) {
+        None => SETTINGS.to_owned(),
+        Some(settings) => std::iter::once("set search_path = pg_catalog, pg_temp")
+            .chain(settings.into_iter().filter(|setting| !setting.is_empty()))
+            .collect::<Vec<_>>()
+            .join(" "),
+    }
+}
 
 /// What the table is like now, as far as capture depends on it.
 #[derive(Debug, Clone, PartialEq)]
@@ -175,7 +199,7 @@ pub(crate) async fn write_functions(
         client.batch_execute(&sql).await.map_err(db)?;
     }
     if !plan.statement.is_empty() {
-        let sql = statement_function(client, id, table).await?;
+        let sql = statement_function(client, id, definition, table).await?;
         client.batch_execute(&sql).await.map_err(db)?;
     }
     if !plan.row.is_empty() {
@@ -194,6 +218,7 @@ pub(crate) async fn write_functions(
 async fn statement_function(
     client: &impl GenericClient,
     id: TriggerId,
+    definition: &TriggerDefinition,
     table: &Table,
 ) -> Result<String> {
     let row = client
@@ -212,7 +237,7 @@ async fn statement_function(
         include_str!("sql/event_capture_statement.sql"),
         &[
             ("function", &function(id, "statement")),
-            ("settings", SETTINGS),
+            ("settings", &settings_of(definition, table)?),
             ("quote", &dollar_quote(&[&insert, &delete, &known, &plan])),
             ("known", &known),
             ("plan", &plan),
@@ -249,7 +274,7 @@ async fn row_function(
         Some(feed) => {
             // Whichever number this event has got, the one that was drawn for it is the new one.
             let enter = format!(
-                "perform changefeed.enter_change({feed}::smallint, to_shard, currval('changefeed.change_id'));"
+                "done := changefeed.enter_change({feed}::smallint, to_shard, currval('changefeed.change_id'));"
             );
             (feed, enter)
         }
@@ -277,7 +302,7 @@ async fn row_function(
         include_str!("sql/event_capture_row.sql"),
         &[
             ("function", &function(id, "row")),
-            ("settings", SETTINGS),
+            ("settings", &settings_of(definition, table)?),
             (
                 "quote",
                 &dollar_quote(&[&before, &after, &differs, &condition, &known, &plan]),
@@ -298,6 +323,21 @@ async fn row_function(
             ("trigger_id", &id.0.to_string()),
         ],
     )
+}
+
+/// What the functions of a trigger set.
+fn settings_of(definition: &TriggerDefinition, table: &Table) -> Result<String> {
+    let capture = &definition.capture;
+    let order = match &capture.order_by {
+        Some(OrderBy::Column(column)) => Some(column),
+        _ => None,
+    };
+    let shard_by = capture.feed.iter().find_map(|f| f.shard_by.as_ref());
+    let named: Vec<&Column> = (order.into_iter().chain(shard_by))
+        .map(|name| table.column(name))
+        .collect::<Result<_>>()?;
+    let as_text = table.key.iter().chain(named);
+    Ok(settings(table, as_text, capture.condition.is_some()))
 }
 
 /// Has the server look at a condition as it would in the trigger, so that a mistake shows now and

@@ -42,6 +42,10 @@ impl<'a> Filter<'a> {
         self.condition.is_none() && self.columns.is_none()
     }
 
+    pub(crate) fn has_condition(&self) -> bool {
+        self.condition.is_some()
+    }
+
     /// Checks that the table has the columns that are named.
     pub(crate) fn check_columns(&self) -> Result<()> {
         for column in self.asked.iter().chain(self.columns.unwrap_or_default()) {

@@ -44,6 +44,47 @@ impl Session {
         Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
     }
 
+    pub(crate) async fn leases(
+        &self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>> {
+        let asked = Instant::now();
+        let client = &**self;
+        let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
+        let more = i64::try_from(more).unwrap_or(i64::MAX / 2);
+        let sightings = &self.known.sightings;
+        let stale: Vec<Option<i64>> = names
+            .iter()
+            .map(|name| sightings.stale(name, asked))
+            .collect();
+        let statement = client
+            .prepare_cached(include_str!("sql/leases.sql"))
+            .await
+            .map_err(db)?;
+        let rows = client
+            .query(&statement, &[&names, &stale, &owner, &milliseconds, &more])
+            .await
+            .map_err(db)?;
+        let mut granted = Vec::new();
+        for row in &rows {
+            let name: String = row.take(0)?;
+            if let Some(generation) = row.take::<Option<i64>>(1)? {
+                sightings.granted(&name);
+                let owner = owner.to_owned();
+                granted.push(Lease::granted(name, owner, generation, asked, ttl));
+            } else if let (Some(renewal), Some(held_for)) =
+                (row.take(2)?, row.take::<Option<i32>>(3)?)
+            {
+                let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+                sightings.held(&name, renewal, held_for, Instant::now());
+            }
+        }
+        Ok(granted)
+    }
+
     pub(crate) async fn release(&self, lease: &Lease) -> Result<()> {
         let client = &**self;
         // The row stays: its generation must go on growing.

@@ -50,6 +50,7 @@ mod typed;
 mod ulid_feeds;
 mod ulids;
 mod wake;
+mod watch_before;
 mod watch_columns;
 mod watch_findings;
 mod watch_key;

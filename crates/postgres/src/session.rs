@@ -65,7 +65,6 @@ pub(crate) struct Known {
     pub(crate) server: String,
     pub(crate) hub: WakeHub,
     pub(crate) watches: WakeHub<WatchPlace>,
-    /// Who waits for anything to be committed.
     pub(crate) commits: WakeHub<()>,
     pub(crate) row_types: source::RowTypes,
     pub(crate) floors: floors::Floors,

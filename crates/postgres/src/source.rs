@@ -16,8 +16,6 @@ use crate::{names, quote};
 #[derive(Debug, Clone)]
 pub(crate) struct Column {
     pub(crate) name: String,
-    /// The type as SQL, for casting a text back.
-    pub(crate) type_sql: String,
     /// The type beneath, if it is a domain; the same otherwise.
     pub(crate) base_type: String,
     type_oid: u32,
@@ -34,6 +32,36 @@ impl Column {
             "pg_catalog.format('%s', {alias}.{})",
             quote::identifier(&self.name)
         )
+    }
+
+    /// What has to be set before a value is written as JSON, so that the writer's session does not show: nothing, one
+    /// setting, or none known, which is everything. By the number of the type, because anybody can
+    /// give a type the name of another.
+    pub(crate) fn json_setting(&self) -> Option<&'static str> {
+        match Type::from_oid(self.type_oid)? {
+            // Times of day and dates have one form in JSON, whatever the date style.
+            Type::DATE | Type::TIME | Type::TIMESTAMP => Some(""),
+            Type::TIMESTAMPTZ => Some("set timezone = 'UTC'"),
+            Type::JSON | Type::JSONB => Some(""),
+            Type::TEXT_ARRAY | Type::VARCHAR_ARRAY | Type::INT2_ARRAY => Some(""),
+            Type::INT4_ARRAY | Type::INT8_ARRAY | Type::UUID_ARRAY => Some(""),
+            _ => self.text_setting(),
+        }
+    }
+
+    /// The same of a value that is written as text.
+    pub(crate) fn text_setting(&self) -> Option<&'static str> {
+        match Type::from_oid(self.type_oid)? {
+            Type::INT2 | Type::INT4 | Type::INT8 | Type::NUMERIC | Type::BOOL | Type::OID => {
+                Some("")
+            }
+            Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::CHAR => Some(""),
+            Type::UUID | Type::INET | Type::CIDR | Type::MACADDR => Some(""),
+            Type::BYTEA => Some("set bytea_output = hex"),
+            Type::FLOAT4 | Type::FLOAT8 => Some("set extra_float_digits = 1"),
+            Type::INTERVAL => Some("set intervalstyle = postgres"),
+            _ => None,
+        }
     }
 
     /// Whether the column of a row still has its type.
@@ -110,15 +138,14 @@ impl Table {
         let column = |row: &Row| {
             Ok(Column {
                 name: row.take(0)?,
-                type_sql: row.take(1)?,
-                base_type: row.take(3)?,
-                type_oid: row.take(4)?,
-                place: row.take(5)?,
+                base_type: row.take(2)?,
+                type_oid: row.take(3)?,
+                place: row.take(4)?,
             })
         };
         let mut key: Vec<(i32, Column)> = Vec::new();
         for row in &columns {
-            if let Some(place) = row.take(2)? {
+            if let Some(place) = row.take(1)? {
                 key.push((place, column(row)?));
             }
         }

@@ -158,6 +158,18 @@ impl LeaseStore for PostgresStore {
             .await
     }
 
+    async fn leases(
+        &self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>> {
+        let (door, known) = (&self.inner.door, &self.inner.known);
+        door.number(known, async |s| s.leases(names, owner, ttl, more).await)
+            .await
+    }
+
     async fn release(&self, lease: &Lease) -> Result<()> {
         let (door, known) = (&self.inner.door, &self.inner.known);
         door.number(known, async |s| s.release(lease).await).await
@@ -474,6 +486,13 @@ impl SubscriptionStore for PostgresStore {
     async fn stop_lane(&self, lane: &Lane, generation: Option<i64>, reason: &str) -> Result<()> {
         self.call(Limit::BRIEF, async |s| {
             s.stop_lane(lane, generation, reason).await
+        })
+        .await
+    }
+
+    async fn note_lane(&self, lane: &Lane, generation: i64, failure: Option<&str>) -> Result<()> {
+        self.call(Limit::BRIEF, async |s| {
+            s.note_lane(lane, generation, failure).await
         })
         .await
     }

@@ -1,8 +1,8 @@
 //! Subscriptions, and how far their sinks have got.
 
 use changefeed_core::{
-    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneState, ParkedChange, Result,
-    ShardId, Subscription, SubscriptionDefinition, words,
+    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneFailure, LaneState, ParkedChange,
+    Result, ShardId, Subscription, SubscriptionDefinition, subscription_starts, words,
 };
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{GenericClient, Row};
@@ -49,18 +49,16 @@ impl Session {
         starts: &[(ShardId, Cursor)],
         replace: bool,
     ) -> Result<()> {
-        definition.validate()?;
         definition.check_feed(feed)?;
         let client = &mut **self;
         let transaction = client.transaction().await.map_err(db)?;
-        create(&*transaction, definition, feed, starts, replace).await?;
+        let starts = subscription_starts(feed, starts);
+        create(&*transaction, definition, feed.id, &starts, replace).await?;
         transaction.commit().await.map_err(db)
     }
 
     pub(crate) async fn drop_subscription(&self, name: &ConsumerName) -> Result<()> {
-        let sql = include_str!("sql/subscription_drop.sql");
-        let gone = self.query_one(sql, &[&name.as_str()]).await.map_err(db)?;
-        found(gone.take(0)?, || words::no_subscription(name))
+        drop(&***self, name).await
     }
 
     pub(crate) async fn pause_subscription(
@@ -68,11 +66,7 @@ impl Session {
         name: &ConsumerName,
         reason: Option<&str>,
     ) -> Result<()> {
-        let sql = include_str!("sql/subscription_pause.sql");
-        let paused = self.query_one(sql, &[&name.as_str(), &reason]).await;
-        found(paused.map_err(db)?.take(0)?, || {
-            words::no_subscription(name)
-        })
+        pause(&***self, name, reason).await
     }
 
     /// Statement by statement: each is right by itself, and what comes later is fenced by the generation.
@@ -146,6 +140,23 @@ impl Session {
         found(stopped.take(0)?, || words::lane_moved(lane))
     }
 
+    pub(crate) async fn note_lane(
+        &self,
+        lane: &Lane,
+        generation: i64,
+        failure: Option<&str>,
+    ) -> Result<()> {
+        self.execute(
+            "update changefeed.subscription_shard set failure = $4::text, \
+             failing_since = case when $4::text is not null then coalesce(failing_since, clock_timestamp()) end \
+             where name = $1 and shard = $2 and generation = $3",
+            &[&lane.name.as_str(), &lane.shard.0, &generation, &failure],
+        )
+        .await
+        .map_err(db)?;
+        Ok(())
+    }
+
     pub(crate) async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
         let client = &***self;
         ensure(client, lane).await?;
@@ -199,7 +210,7 @@ fn epoch(epoch: u32) -> i32 {
     i32::try_from(epoch).unwrap_or(i32::MAX)
 }
 
-/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked.
+/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked, failing.
 fn lane_state(row: &Row, at: usize) -> Result<LaneState> {
     let cursor = |at: usize| -> Result<Option<Cursor>> {
         let text: Option<&str> = row.take(at)?;
@@ -215,16 +226,56 @@ fn lane_state(row: &Row, at: usize) -> Result<LaneState> {
         sent: row.take(at + 6)?,
         lost: row.take(at + 7)?,
         parked: row.take(at + 8)?,
+        failing: match (row.take::<Option<i64>>(at + 9)?, row.take(at + 10)?) {
+            (Some(since_ms), Some(error)) => Some(LaneFailure { since_ms, error }),
+            _ => None,
+        },
+    })
+}
+
+/// Defines one as a step among others: its feed may be one that an earlier step has made.
+pub(crate) async fn define(
+    client: &impl GenericClient,
+    definition: &SubscriptionDefinition,
+    starts: &[(ShardId, Option<Cursor>)],
+) -> Result<()> {
+    let feed = client
+        .query_opt(
+            "select feed_id from changefeed.feed where name = $1",
+            &[&definition.feed.as_str()],
+        )
+        .await
+        .map_err(db)?
+        .ok_or_else(|| words::feed_gone(&definition.feed))?;
+    create(client, definition, FeedId(feed.take(0)?), starts, true).await
+}
+
+pub(crate) async fn drop(client: &impl GenericClient, name: &ConsumerName) -> Result<()> {
+    let sql = include_str!("sql/subscription_drop.sql");
+    let gone = client.query_one(sql, &[&name.as_str()]).await;
+    found(gone.map_err(db)?.take(0)?, || words::no_subscription(name))
+}
+
+pub(crate) async fn pause(
+    client: &impl GenericClient,
+    name: &ConsumerName,
+    reason: Option<&str>,
+) -> Result<()> {
+    let sql = include_str!("sql/subscription_pause.sql");
+    let paused = client.query_one(sql, &[&name.as_str(), &reason]).await;
+    found(paused.map_err(db)?.take(0)?, || {
+        words::no_subscription(name)
     })
 }
 
 async fn create(
     client: &impl GenericClient,
     definition: &SubscriptionDefinition,
-    feed: &Feed,
-    starts: &[(ShardId, Cursor)],
+    feed: FeedId,
+    starts: &[(ShardId, Option<Cursor>)],
     replace: bool,
 ) -> Result<()> {
+    definition.validate()?;
     let name = &definition.name;
     let text = serde_json::to_string(definition)
         .map_err(|e| words::definition_unwritable().caused_by(e))?;
@@ -239,7 +290,7 @@ async fn create(
         if !replace {
             return Err(words::subscription_name_taken(name));
         }
-        if known.take::<i16>(0)? != feed.id.0 {
+        if known.take::<i16>(0)? != feed.0 {
             return Err(words::subscription_elsewhere(name));
         }
         client
@@ -254,34 +305,36 @@ async fn create(
     let created = client
         .execute(
             "insert into changefeed.subscription (name, feed_id, definition) values ($1, $2, $3)",
-            &[&name.as_str(), &feed.id.0, &text],
+            &[&name.as_str(), &feed.0, &text],
         )
         .await;
     created.map_err(|error| match error.code() {
         Some(code) if *code == SqlState::UNIQUE_VIOLATION => words::subscription_name_taken(name),
-        Some(code) if *code == SqlState::FOREIGN_KEY_VIOLATION => words::feed_gone(&feed.name),
+        Some(code) if *code == SqlState::FOREIGN_KEY_VIOLATION => {
+            words::feed_gone(&definition.feed)
+        }
         _ => db(error),
     })?;
     let taken = client
         .query_opt(
             "select 1 from changefeed.consumer where name = $1 and feed_id = $2 limit 1",
-            &[&name.as_str(), &feed.id.0],
+            &[&name.as_str(), &feed.0],
         )
         .await
         .map_err(db)?;
     if taken.is_some() {
         return Err(words::consumer_taken(name));
     }
-    for shard in &feed.shards {
+    for (shard, start) in starts {
         let lane = Lane {
             name: name.clone(),
-            feed: feed.id,
-            shard: shard.shard,
+            feed,
+            shard: *shard,
         };
         ensure(client, &lane).await?;
         // No consumer has this name.
-        if let Some((_, start)) = starts.iter().find(|(of, _)| *of == shard.shard) {
-            advance_consumer(client, name, feed.id, shard.shard, None, *start).await?;
+        if let Some(start) = start {
+            advance_consumer(client, name, feed, *shard, None, *start).await?;
         }
     }
     Ok(())

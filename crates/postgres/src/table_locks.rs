@@ -52,7 +52,11 @@ impl<'a> Needs<'a> {
                     needs.put_watches.push(spec.name.to_string());
                 }
                 Step::DropWatch(watch) => needs.dropped_watches.push(watch.name.to_string()),
-                Step::ChangeFeed(_) | Step::PauseTrigger(..) => {}
+                Step::ChangeFeed(_)
+                | Step::PauseTrigger(..)
+                | Step::PutSubscription(..)
+                | Step::PauseSubscription(..)
+                | Step::DropSubscription(_) => {}
             }
         }
         needs

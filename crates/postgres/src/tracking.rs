@@ -14,6 +14,7 @@ use crate::error::db;
 use crate::row::Cells;
 use crate::source::Table;
 use crate::template::fill;
+use crate::watch_before::Before;
 use crate::watch_columns::Columns;
 use crate::watch_key::{self as key, KeyColumn, join};
 use crate::{capture, quote, watch_rights};
@@ -25,6 +26,7 @@ pub(crate) struct Tracked {
     pub(crate) table_id: i64,
     pub(crate) key: Vec<KeyColumn>,
     pub(crate) columns: Columns,
+    pub(crate) before: Before,
     /// The type of its rows.
     row_type: u32,
 }
@@ -47,7 +49,7 @@ impl Tracked {
     ) -> Result<Tracked> {
         let row = client
             .query_opt(
-                "select source::oid, columns, key, key_types, key_places \
+                "select source::oid, columns, key, key_types, key_places, before \
                  from changefeed.watched_table where table_id = $1",
                 &[&table_id],
             )
@@ -59,6 +61,7 @@ impl Tracked {
         let mut tracked = Tracked::of(client, table).await?;
         tracked.table_id = table_id;
         tracked.columns = Columns::new(row.take(1)?);
+        tracked.before = Before::new(row.take(5)?);
         let known: (Vec<String>, Vec<String>, Vec<i16>) =
             (row.take(2)?, row.take(3)?, row.take(4)?);
         if known != (tracked.names(), tracked.types(), tracked.places()) {
@@ -79,6 +82,7 @@ impl Tracked {
             table,
             key,
             columns: Columns::Ignored,
+            before: Before::Ignored,
             row_type,
         })
     }
@@ -215,13 +219,14 @@ impl Tracked {
     pub(crate) async fn ensure(&self, client: &impl GenericClient) -> Result<()> {
         let known = client
             .query_opt(
-                "select key, key_types, key_places, columns from changefeed.watched_table \
+                "select key, key_types, key_places, columns, before from changefeed.watched_table \
                  where table_id = $1",
                 &[&self.table_id],
             )
             .await
             .map_err(db)?;
         let columns = self.columns == Columns::Noted;
+        let before = self.before == Before::Noted;
         match known {
             Some(row) => {
                 let known = adapt::Known {
@@ -232,13 +237,14 @@ impl Tracked {
                 self.adapt(client, &known).await.map_err(|e| {
                     owners_work(e, &format!("the key of {} was altered", self.table.name))
                 })?;
-                if columns != row.take::<bool>(3)? {
+                if (columns, before) != (row.take::<bool>(3)?, row.take::<bool>(4)?) {
                     // Movers of changes must know.
                     client
                         .execute(
                             "update changefeed.watched_table \
-                             set columns = $2, generation = generation + 1 where table_id = $1",
-                            &[&self.table_id, &columns],
+                             set columns = $2, before = $3, generation = generation + 1 \
+                             where table_id = $1",
+                            &[&self.table_id, &columns, &before],
                         )
                         .await
                         .map_err(|e| {
@@ -255,8 +261,8 @@ impl Tracked {
                 client
                     .execute(
                         "insert into changefeed.watched_table \
-                           (table_id, source, key, key_types, key_places, columns) \
-                         values ($1, $2::oid::regclass, $3, $4, $5, $6)",
+                           (table_id, source, key, key_types, key_places, columns, before) \
+                         values ($1, $2::oid::regclass, $3, $4, $5, $6, $7)",
                         &[
                             &self.table_id,
                             &self.table.oid,
@@ -264,6 +270,7 @@ impl Tracked {
                             &self.types(),
                             &self.places(),
                             &columns,
+                            &before,
                         ],
                     )
                     .await

@@ -106,8 +106,8 @@ impl WakeStore for PostgresStore {
         self.listen_to(WatchPlace::from(watch))
     }
 
-    fn listen_to_commits(&self) -> Listener<()> {
-        self.listen_to_all()
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
+        Some(self.hear_commits())
     }
 }
 

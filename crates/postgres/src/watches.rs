@@ -6,8 +6,8 @@ mod parked;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Finding, Kind, ParkedRows, Result, Settled, TableName, Take, Watch,
-    WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, words,
+    Batch, BatchOutcome, Error, Finding, Fold, Kind, ParkedRows, Result, Settled, TableName, Take,
+    Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, words,
 };
 use serde_json::value::RawValue;
 use tokio_postgres::GenericClient;
@@ -19,6 +19,7 @@ use crate::row::Cells;
 use crate::session::Session;
 use crate::template::fill;
 use crate::tracking::{Tracked, begin, exists, leases_name, lock_table};
+use crate::watch_before::Before;
 use crate::watch_columns::Columns;
 use crate::{quote, watch_findings, watch_rights};
 
@@ -216,7 +217,7 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
     let function_id = spec.name.function_id();
     let known = client
         .query_opt(
-            "select w.table_id, t.source::oid, w.columns from changefeed.watch w \
+            "select w.table_id, t.source::oid, w.columns, w.before from changefeed.watch w \
              join changefeed.watched_table t on t.table_id = w.table_id where w.name = $1",
             &[&spec.name.as_str()],
         )
@@ -229,6 +230,14 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
         return Err(elsewhere(client, &spec.name, row.take(1)?).await?);
     }
     let mut tracked = found?;
+    let columns: Vec<&str> = tracked
+        .table
+        .columns
+        .iter()
+        .map(|c| c.name.as_str())
+        .collect();
+    spec.filter
+        .check_columns(&tracked.table.name, &columns, Fold::Lower)?;
     if let Some(row) = &known {
         let (table_id, source): (i64, u32) = (row.take(0)?, row.take(1)?);
         if source != tracked.table.oid {
@@ -239,18 +248,22 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
     watch_rights::check(client, tracked.table_id).await?;
     lock_table(client, tracked.table_id).await?;
     // An instance that does not ask for columns leaves them to those that do.
-    let noted = known.map_or(Ok(false), |row| row.take(2))?;
-    let columns = spec.columns || spec.definition.is_none() && noted;
-    let others: bool = client
+    let noted = |place: usize| {
+        let known = known.as_ref();
+        known.map_or(Ok(false), |row| row.take::<bool>(place))
+    };
+    let columns = spec.columns || spec.definition.is_none() && noted(2)?;
+    let before = spec.notes_before() || spec.definition.is_none() && noted(3)?;
+    let others = client
         .query_one(
-            "select exists (select from changefeed.watch w \
-               where w.table_id = $1 and w.function_id <> $2 and w.columns)",
+            "select coalesce(bool_or(w.columns), false), coalesce(bool_or(w.before), false) \
+             from changefeed.watch w where w.table_id = $1 and w.function_id <> $2",
             &[&tracked.table_id, &function_id],
         )
         .await
-        .map_err(db)?
-        .take(0)?;
-    tracked.columns = Columns::new(columns || others);
+        .map_err(db)?;
+    tracked.columns = Columns::new(columns || others.take(0)?);
+    tracked.before = Before::new(before || others.take(1)?);
     tracked
         .ensure(client)
         .await
@@ -264,7 +277,7 @@ pub(crate) async fn open(client: &impl GenericClient, spec: &WatchSpec) -> Resul
         leases_table: format!("changefeed.{leases}"),
         definition: spec.definition.clone(),
     };
-    register(client, spec, &watch, &tracked, columns).await?;
+    register(client, spec, &watch, &tracked, (columns, before)).await?;
     Ok(Opened {
         watch,
         tracked,
@@ -343,7 +356,7 @@ async fn register(
     spec: &WatchSpec,
     watch: &Watch,
     tracked: &Tracked,
-    columns: bool,
+    (columns, before): (bool, bool),
 ) -> Result<()> {
     let definition = spec
         .definition
@@ -355,11 +368,17 @@ async fn register(
     let known = client
         .query_opt(
             "select coalesce(definition <> $2::text::jsonb, false), name::text, \
-               (definition, columns, max_changes_per_worker) \
-                 is distinct from (coalesce($2::text::jsonb, definition), $3, \
+               (definition, columns, before, max_changes_per_worker) \
+                 is distinct from (coalesce($2::text::jsonb, definition), $3, $5, \
                                    coalesce($4::bigint, max_changes_per_worker)) \
              from changefeed.watch where function_id = $1",
-            &[&watch.function_id, &definition, &columns, &per_worker],
+            &[
+                &watch.function_id,
+                &definition,
+                &columns,
+                &per_worker,
+                &before,
+            ],
         )
         .await
         .map_err(db)?;
@@ -397,8 +416,8 @@ async fn register(
             .execute(
                 "insert into changefeed.watch \
                    (name, function_id, table_id, definition, loading, columns, \
-                    max_changes_per_worker) \
-                 values ($1, $2, $3, $4::text::jsonb, $5, $6, coalesce($7::bigint, 1000))",
+                    max_changes_per_worker, before) \
+                 values ($1, $2, $3, $4::text::jsonb, $5, $6, coalesce($7::bigint, 1000), $8)",
                 &[
                     &spec.name.as_str(),
                     &watch.function_id,
@@ -407,6 +426,7 @@ async fn register(
                     &(spec.from == WatchFrom::Beginning),
                     &columns,
                     &per_worker,
+                    &before,
                 ],
             )
             .await
@@ -415,10 +435,16 @@ async fn register(
         client
             .execute(
                 "update changefeed.watch \
-                 set definition = coalesce($2::text::jsonb, definition), columns = $3, \
+                 set definition = coalesce($2::text::jsonb, definition), columns = $3, before = $5, \
                    max_changes_per_worker = coalesce($4::bigint, max_changes_per_worker) \
                  where name = $1",
-                &[&spec.name.as_str(), &definition, &columns, &per_worker],
+                &[
+                    &spec.name.as_str(),
+                    &definition,
+                    &columns,
+                    &per_worker,
+                    &before,
+                ],
             )
             .await
             .map_err(db)?;
@@ -439,7 +465,7 @@ async fn register(
             .await
             .map_err(db)?;
     }
-    client
+    let missing = client
         .execute(
             "insert into changefeed.global_state (function_id, table_id) values ($1, $2) \
              on conflict do nothing",
@@ -447,6 +473,9 @@ async fn register(
         )
         .await
         .map_err(db)?;
+    if known && has_leases && missing > 0 {
+        tracing::warn!(watch = %watch.name, table = %watch.table, "{}", words::WATCH_STATE_EMPTIED);
+    }
     if exists(client, &backlog_view(&watch.function_id)).await? {
         return Ok(());
     }

@@ -8,9 +8,12 @@ import { action, badge, define, empty, facts, findingsOf, heading, lag, panel, t
 const at = (name) => `#/subscriptions/${encodeURIComponent(name)}`;
 const path = (name) => `/api/subscriptions/${encodeURIComponent(name)}`;
 
-const TONES = { running: "good", stopped: "bad", paused: "warn" };
+const TONES = { running: "good", failing: "bad", stopped: "bad", paused: "warn" };
 const state = (name) => badge(name, TONES[name]);
 const sum = (s, what) => s.shards.reduce((all, shard) => all + shard[what], 0);
+
+// What keeps a shard from going on.
+const why = (shard) => shard.stopped ?? (shard.failing ? `for ${Math.round(shard.failing.since_ms / 1000)} s: ${shard.failing.error}` : "");
 
 function subscriptionTable(list) {
   if (!list.length) {
@@ -64,10 +67,11 @@ export const subscription = {
       panel("Shards", {}, table("Shards", [{ name: "Shard" }, { name: "State" }, { name: "Cursor" }, { name: "Behind", end: true }, { name: "Sent", end: true }, { name: "Epoch", end: true, hide: true }, { name: "Why", grow: true }],
         s.shards.map((shard) => ({
           key: `${shard.shard}`,
-          cells: [count(shard.shard), state(shard.state), h("code", {}, shard.cursor ?? "–"), lag(shard.lag_ms ?? 0, shard.lag_changes), count(shard.sent), count(shard.epoch), shard.stopped ?? ""],
+          cells: [count(shard.shard), state(shard.state), h("code", {}, shard.cursor ?? "–"), lag(shard.lag_ms ?? 0, shard.lag_changes), count(shard.sent), count(shard.epoch), why(shard)],
         })))),
       panel("Definition", {}, facts([
-        ["To", h("code", {}, s.to)], ["Format", s.format], ["Batch", `${count(s.batch)} messages, collected for ${s.every}`],
+        ["To", h("code", {}, s.to)], ["Format", s.format],
+        ["Only rows", s.when && h("code", {}, s.when)], ["Only columns", s.columns && h("code", {}, s.columns.join(", "))], ["Batch", `${count(s.batch)} messages, collected for ${s.every}`],
         ["When the sink refuses", h("code", {}, s.on_refusal)], ["Began at", s.from], ["Timeout", s.timeout],
       ])),
     ];

@@ -107,7 +107,9 @@ export const watch = {
           panel("State", {}, facts([["Last error", w.last_error ?? "none"], ["Last looked", ago(w.idle_ms)], ["Good for", `${count(w.suggested_workers)} ${w.suggested_workers === 1 ? "worker" : "workers"}`], ["Processed up to", h("code", {}, w.last_sync_version)]])),
           panel("Definition", {}, facts([
             ["Run by", served(w) ? "changefeed serve" : "a program that uses the library"], ["To", served(w) && h("code", {}, target(w))],
-            ...(served(w) ? [["Batch", `${count(w.batch)} rows`], ["Interval", w.interval], ["Lease", `${w.lease}, renewed every ${w.renewal}`], ["Timeout", w.timeout], ["Attempts", count(w.attempts)]] : []),
+            ...(served(w) ? [["Batch", `${count(w.batch)} rows`], ["Operations", w.on.length ? w.on.join(", ") : "all"], ["When", w.when && h("code", {}, w.when)], ["Columns", w.columns.length ? w.columns.join(", ") : "all"],
+              ["With", [w.with_version && "versions", w.with_columns && "changed columns", w.with_before && "rows as they were"].filter(Boolean).join(", ") || null],
+              ["Looks", w.polling_interval === "0s" ? "when something changes" : `every ${w.polling_interval} at most`], ["Waits after a failure", w.retry_interval], ["Lease", `${w.lease}, renewed every ${w.renewal}`], ["Timeout", w.timeout], ["Attempts", count(w.attempts)]] : []),
             ["Backlog in", h("code", {}, w.leases_table)],
           ])))),
     ];

@@ -6,7 +6,7 @@ mod settling;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    Batch, Error, Result, RowChange, RowOperation, Watch, WatchSettings, crash_point, words,
+    Batch, Error, Images, Result, RowChange, RowOperation, Watch, WatchSettings, crash_point, words,
 };
 use rusqlite::{Connection, params};
 
@@ -198,6 +198,9 @@ impl<'a> Backlog<'a> {
         let own = "q._changefeed_columns";
         let newer = "q._changefeed_newer_columns";
         let excluded = "excluded._changefeed_columns";
+        let own_before = "q._changefeed_before";
+        let newer_before = "q._changefeed_newer_before";
+        let excluded_before = "excluded._changefeed_before";
         fill(
             include_str!("sql/watch_fold.sql"),
             &[
@@ -218,6 +221,29 @@ impl<'a> Backlog<'a> {
                 ),
                 ("net_columns", &self.united("columns")),
                 (
+                    "all_before",
+                    match self.tracked.before {
+                        true => {
+                            "case when count(before) = count(*) \
+                             then '[' || group_concat(before, ',' order by seq) || ']' end"
+                        }
+                        false => "null",
+                    },
+                ),
+                ("net_before", &self.few("before")),
+                (
+                    "newer_and_excluded_before",
+                    &self.joined(&[newer_before, excluded_before]),
+                ),
+                (
+                    "own_and_excluded_before",
+                    &self.joined(&[own_before, excluded_before]),
+                ),
+                (
+                    "all_three_before",
+                    &self.joined(&[own_before, newer_before, excluded_before]),
+                ),
+                (
                     "newer_and_excluded",
                     &self.united(&list(&[newer, excluded])),
                 ),
@@ -235,6 +261,25 @@ impl<'a> Backlog<'a> {
         format!(
             "case when {arrays} is not null then (select json_group_array(c.value) from \
              (select distinct i.value as value from json_each({arrays}) o, json_each(o.value) i) c) end"
+        )
+    }
+
+    /// JSON arrays of rows as they were, one after the other; null if one of them is.
+    fn joined(&self, arrays: &[&str]) -> String {
+        let inner = |array: &&str| format!("substr({array}, 2, length({array}) - 2)");
+        let inner: Vec<String> = arrays.iter().map(inner).collect();
+        self.few(&format!("('[' || {} || ']')", inner.join(" || ',' || ")))
+    }
+
+    /// Of very many rows only the first, and that there were more.
+    fn few(&self, array: &str) -> String {
+        if !self.tracked.before {
+            return "null".to_owned();
+        }
+        format!(
+            "case when json_array_length({array}) > {} \
+             then '[' || ({array} -> '$[0]') || ',true]' else {array} end",
+            Images::KEPT
         )
     }
 
@@ -286,6 +331,10 @@ impl<'a> Backlog<'a> {
                         "q._changefeed_columns",
                         "q._changefeed_newer_columns",
                     ])),
+                ),
+                (
+                    "own_and_newer_before",
+                    &self.joined(&["q._changefeed_before", "q._changefeed_newer_before"]),
                 ),
             ],
         );
@@ -380,13 +429,13 @@ impl<'a> Backlog<'a> {
         let mut statement = self.tx.prepare_cached(&sql?).explained()?;
         let mut rows = statement.query([]).explained()?;
         let mut changes: Vec<RowChange> = Vec::new();
-        let first = 4 + table.key.len();
+        let first = 5 + table.key.len();
         let mut names: Option<Vec<String>> = None;
         let (mut bytes, mut versions) = (0, leased.versions);
         while let Some(row) = rows.next().explained()? {
             let operation = RowOperation::from_number(row.get(1).explained()?)?;
             let item = if operation == RowOperation::Delete {
-                value::to_json(row, &table.key, 4)?
+                value::to_json(row, &table.key, 5)?
             } else {
                 let names = names.get_or_insert_with(|| read::column_names(row, first));
                 value::to_json(row, names, first)?
@@ -397,12 +446,15 @@ impl<'a> Backlog<'a> {
                 break;
             }
             let columns: Option<String> = row.get(2).explained()?;
+            let before: Option<String> = row.get(4).explained()?;
             changes.push(RowChange {
                 operation,
                 item,
                 version: row.get(0).explained()?,
                 bits: row.get(3).explained()?,
                 columns: columns.and_then(|json| self.known_columns(&json)),
+                before: None,
+                images: before.as_deref().and_then(Images::read),
             });
         }
         if versions.1 < leased.versions.1 {
@@ -410,11 +462,9 @@ impl<'a> Backlog<'a> {
             self.give_back(&held(leased.generation, rest))?;
         }
         Ok(Batch {
-            generation: leased.generation,
-            versions,
-            attempt: leased.attempt,
             changes,
-            asked,
+            key: table.key.clone(),
+            ..Batch::leased(leased.generation, versions, leased.attempt, asked)
         })
     }
 

@@ -5,7 +5,7 @@ use changefeed_core::{DefinitionStore, Result, Step, TableName, Watch, crash_poi
 use rusqlite::Connection;
 
 use crate::source::Table;
-use crate::{SqliteStore, feeds, triggers, watches};
+use crate::{SqliteStore, feeds, subscriptions, triggers, watches};
 
 #[async_trait]
 impl DefinitionStore for SqliteStore {
@@ -63,6 +63,13 @@ fn take(tx: &Connection, step: Step) -> Result<Option<Watch>> {
         Step::DropTrigger(trigger) => triggers::drop(tx, &trigger)?,
         Step::PutWatch(spec) => return watches::open(tx, &spec).map(Some),
         Step::DropWatch(watch) => watches::drop(tx, &watch)?,
+        Step::PutSubscription(definition, starts) => {
+            subscriptions::define(tx, &definition, &starts)?;
+        }
+        Step::PauseSubscription(name, reason) => {
+            subscriptions::pause(tx, &name, reason.as_deref())?;
+        }
+        Step::DropSubscription(name) => subscriptions::drop(tx, &name)?,
     }
     Ok(None)
 }

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result};
+use changefeed_core::{Lease, LeaseHolder, LeaseStore, Result, Sightings};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 
 use crate::error::Explain;
@@ -20,35 +20,88 @@ pub(crate) fn note_time(tx: &Connection) -> Result<()> {
     Ok(())
 }
 
+/// Asking for leases.
+struct Call<'a> {
+    owner: &'a str,
+    ttl: Duration,
+    asked: Instant,
+    sightings: &'a Sightings,
+}
+
+impl Call<'_> {
+    fn holds(&self, tx: &Connection, name: &str) -> Result<bool> {
+        tx.prepare_cached("select 1 from changefeed_lease where name = ?1 and owner = ?2")
+            .and_then(|mut s| s.exists([name, self.owner]))
+            .explained()
+    }
+
+    fn take(&self, tx: &Connection, name: String) -> Result<Option<Lease>> {
+        let millis = i64::try_from(self.ttl.as_millis()).unwrap_or(i64::MAX / 2);
+        let stale = self.sightings.stale(&name, self.asked);
+        let generation: Option<i64> = tx
+            .prepare_cached(include_str!("sql/lease.sql"))
+            .and_then(|mut s| {
+                s.query_row(params![name, self.owner, millis, stale], |row| row.get(0))
+                    .optional()
+            })
+            .explained()?;
+        let Some(generation) = generation else {
+            let (renewal, held_for): (i64, i64) = tx
+                .prepare_cached("select renewal, ttl from changefeed_lease where name = ?1")
+                .and_then(|mut s| s.query_row([&name], |row| Ok((row.get(0)?, row.get(1)?))))
+                .explained()?;
+            let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+            let now = Instant::now();
+            self.sightings.held(&name, renewal, held_for, now);
+            return Ok(None);
+        };
+        self.sightings.granted(&name);
+        let owner = self.owner.to_owned();
+        let (asked, ttl) = (self.asked, self.ttl);
+        Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
+    }
+}
+
 #[async_trait]
 impl LeaseStore for SqliteStore {
     async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
+        let granted = self.leases(&[name.to_owned()], owner, ttl, 1).await?;
+        Ok(granted.into_iter().next())
+    }
+
+    async fn leases(
+        &self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>> {
         // Before anything is sent: waiting for the write lock counts against the holder.
         let asked = Instant::now();
-        let (name, owner) = (name.to_owned(), owner.to_owned());
-        let millis = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX / 2);
-        let (stale, inner) = (self.inner.sightings.stale(&name, asked), self.inner.clone());
+        let (names, owner) = (names.to_vec(), owner.to_owned());
+        let inner = self.inner.clone();
         self.writing(move |tx| {
-            let generation: Option<i64> = tx
-                .prepare_cached(include_str!("sql/lease.sql"))
-                .and_then(|mut s| {
-                    s.query_row(params![name, owner, millis, stale], |row| row.get(0))
-                        .optional()
-                })
-                .explained()?;
-            let Some(generation) = generation else {
-                let (renewal, held_for): (i64, i64) = tx
-                    .prepare_cached("select renewal, ttl from changefeed_lease where name = ?1")
-                    .and_then(|mut s| s.query_row([&name], |row| Ok((row.get(0)?, row.get(1)?))))
-                    .explained()?;
-                let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
-                inner
-                    .sightings
-                    .held(&name, renewal, held_for, Instant::now());
-                return Ok(None);
+            let call = Call {
+                owner: &owner,
+                ttl,
+                asked,
+                sightings: &inner.sightings,
             };
-            inner.sightings.granted(&name);
-            Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
+            // What the owner has comes first.
+            let (mut granted, mut others) = (Vec::new(), Vec::new());
+            for name in names {
+                match call.holds(tx, &name)? {
+                    true => granted.extend(call.take(tx, name)?),
+                    false => others.push(name),
+                }
+            }
+            let own = granted.len();
+            for name in others {
+                if granted.len() - own < more {
+                    granted.extend(call.take(tx, name)?);
+                }
+            }
+            Ok(granted)
         })
         .await
     }

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneState, ParkedChange, Result,
-    ShardId, Subscription, SubscriptionDefinition, SubscriptionStore, words,
+    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneFailure, LaneState, ParkedChange,
+    Result, ShardId, Subscription, SubscriptionDefinition, SubscriptionStore, subscription_starts,
+    words,
 };
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
@@ -24,51 +25,22 @@ impl SubscriptionStore for SqliteStore {
         starts: &[(ShardId, Cursor)],
         replace: bool,
     ) -> Result<()> {
-        let (definition, feed, starts) = (definition.clone(), feed.clone(), starts.to_vec());
-        self.writing(move |tx| create(tx, &definition, &feed, &starts, replace))
+        definition.check_feed(feed)?;
+        let starts = subscription_starts(feed, starts);
+        let (definition, feed) = (definition.clone(), feed.id);
+        self.writing(move |tx| create(tx, &definition, feed, &starts, replace))
             .await
     }
 
     async fn drop_subscription(&self, name: &ConsumerName) -> Result<()> {
         let name = name.clone();
-        self.writing(move |tx| {
-            tx.execute(
-                "delete from changefeed_consumer where name = ?1 and feed_id = \
-                 (select feed_id from changefeed_subscription where name = ?1)",
-                [name.as_str()],
-            )
-            .explained()?;
-            let gone = tx
-                .execute(
-                    "delete from changefeed_subscription where name = ?1",
-                    [name.as_str()],
-                )
-                .explained()?;
-            found(gone, || words::no_subscription(&name))
-        })
-        .await
+        self.writing(move |tx| drop(tx, &name)).await
     }
 
     async fn pause_subscription(&self, name: &ConsumerName, reason: Option<&str>) -> Result<()> {
         let (name, reason) = (name.clone(), reason.map(str::to_owned));
-        self.writing(move |tx| {
-            let paused = tx
-                .execute(
-                    "update changefeed_subscription set paused = ?2 where name = ?1",
-                    params![name.as_str(), reason],
-                )
-                .explained()?;
-            found(paused, || words::no_subscription(&name))?;
-            if reason.is_none() {
-                tx.execute(
-                    "update changefeed_subscription_shard set stopped = null where name = ?1",
-                    [name.as_str()],
-                )
-                .explained()?;
-            }
-            Ok(())
-        })
-        .await
+        self.writing(move |tx| pause(tx, &name, reason.as_deref()))
+            .await
     }
 
     async fn hold_lane(&self, lane: &Lane, generation: i64) -> Result<LaneState> {
@@ -153,6 +125,19 @@ impl SubscriptionStore for SqliteStore {
         .await
     }
 
+    async fn note_lane(&self, lane: &Lane, generation: i64, failure: Option<&str>) -> Result<()> {
+        let (lane, failure) = (lane.clone(), failure.map(str::to_owned));
+        self.writing(move |tx| {
+            tx.execute(
+                include_str!("sql/subscription_note.sql"),
+                params![lane.name.as_str(), lane.shard.0, generation, failure],
+            )
+            .explained()?;
+            Ok(())
+        })
+        .await
+    }
+
     async fn restart_lane(&self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
         let lane = lane.clone();
         self.writing(move |tx| {
@@ -228,7 +213,7 @@ fn list(tx: &Connection) -> Result<Vec<Subscription>> {
     Ok(all)
 }
 
-/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked.
+/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked, failing.
 fn lane_state(row: &Row<'_>, at: usize) -> Result<LaneState> {
     let cursor = |at: usize| -> Result<Option<Cursor>> {
         let text: Option<String> = row.get(at).explained()?;
@@ -244,18 +229,76 @@ fn lane_state(row: &Row<'_>, at: usize) -> Result<LaneState> {
         sent: row.get(at + 6).explained()?,
         lost: row.get(at + 7).explained()?,
         parked: row.get(at + 8).explained()?,
+        failing: match (
+            row.get::<_, Option<i64>>(at + 9).explained()?,
+            row.get(at + 10).explained()?,
+        ) {
+            (Some(since_ms), Some(error)) => Some(LaneFailure { since_ms, error }),
+            _ => None,
+        },
     })
+}
+
+/// Defines one as a step among others: its feed may be one that an earlier step has made.
+pub(crate) fn define(
+    tx: &Connection,
+    definition: &SubscriptionDefinition,
+    starts: &[(ShardId, Option<Cursor>)],
+) -> Result<()> {
+    let feed: Option<i16> = tx
+        .query_row(
+            "select feed_id from changefeed_feed where name = ?1",
+            [definition.feed.as_str()],
+            |row| row.get(0),
+        )
+        .optional()
+        .explained()?;
+    let feed = feed.ok_or_else(|| words::feed_gone(&definition.feed))?;
+    create(tx, definition, FeedId(feed), starts, true)
+}
+
+pub(crate) fn drop(tx: &Connection, name: &ConsumerName) -> Result<()> {
+    tx.execute(
+        "delete from changefeed_consumer where name = ?1 and feed_id = \
+         (select feed_id from changefeed_subscription where name = ?1)",
+        [name.as_str()],
+    )
+    .explained()?;
+    let gone = tx
+        .execute(
+            "delete from changefeed_subscription where name = ?1",
+            [name.as_str()],
+        )
+        .explained()?;
+    found(gone, || words::no_subscription(name))
+}
+
+pub(crate) fn pause(tx: &Connection, name: &ConsumerName, reason: Option<&str>) -> Result<()> {
+    let paused = tx
+        .execute(
+            "update changefeed_subscription set paused = ?2 where name = ?1",
+            params![name.as_str(), reason],
+        )
+        .explained()?;
+    found(paused, || words::no_subscription(name))?;
+    if reason.is_none() {
+        tx.execute(
+            "update changefeed_subscription_shard set stopped = null where name = ?1",
+            [name.as_str()],
+        )
+        .explained()?;
+    }
+    Ok(())
 }
 
 fn create(
     tx: &Connection,
     definition: &SubscriptionDefinition,
-    feed: &Feed,
-    starts: &[(ShardId, Cursor)],
+    feed: FeedId,
+    starts: &[(ShardId, Option<Cursor>)],
     replace: bool,
 ) -> Result<()> {
     definition.validate()?;
-    definition.check_feed(feed)?;
     let name = &definition.name;
     let text = serde_json::to_string(definition)
         .map_err(|e| words::definition_unwritable().caused_by(e))?;
@@ -269,7 +312,7 @@ fn create(
         .explained()?;
     match known {
         Some(_) if !replace => return Err(words::subscription_name_taken(name)),
-        Some(other) if other != feed.id.0 => return Err(words::subscription_elsewhere(name)),
+        Some(other) if other != feed.0 => return Err(words::subscription_elsewhere(name)),
         Some(_) => {
             tx.execute(
                 "update changefeed_subscription set definition = ?2 where name = ?1",
@@ -283,7 +326,7 @@ fn create(
     let consumers: i64 = tx
         .query_row(
             "select count(*) from changefeed_consumer where name = ?1 and feed_id = ?2",
-            params![name.as_str(), feed.id.0],
+            params![name.as_str(), feed.0],
             |row| row.get(0),
         )
         .explained()?;
@@ -294,19 +337,18 @@ fn create(
         .execute(
             "insert into changefeed_subscription (name, feed_id, definition) \
              select ?1, feed_id, ?3 from changefeed_feed where feed_id = ?2",
-            params![name.as_str(), feed.id.0, text],
+            params![name.as_str(), feed.0, text],
         )
         .explained()?;
-    found(created, || words::feed_gone(&feed.name))?;
-    for shard in &feed.shards {
+    found(created, || words::feed_gone(&definition.feed))?;
+    for (shard, start) in starts {
         let lane = Lane {
             name: name.clone(),
-            feed: feed.id,
-            shard: shard.shard,
+            feed,
+            shard: *shard,
         };
         ensure(tx, &lane)?;
-        let start = starts.iter().find(|(of, _)| *of == shard.shard);
-        put(tx, &lane, start.map(|(_, cursor)| *cursor))?;
+        put(tx, &lane, *start)?;
     }
     Ok(())
 }

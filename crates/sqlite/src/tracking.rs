@@ -12,6 +12,7 @@ use rusqlite::{Connection, OptionalExtension, params};
 use crate::arrange;
 use crate::capture::key_columns;
 use crate::error::Explain;
+use crate::event_row;
 use crate::quote::{self, fill};
 use crate::source::Table;
 use crate::staging::{self, Staging, Trigger, pairs};
@@ -40,6 +41,8 @@ pub(crate) struct Tracked {
     pub(crate) table_id: i64,
     /// Whether the columns that were changed are noted.
     pub(crate) columns: bool,
+    /// Whether rows are noted as they were.
+    pub(crate) before: bool,
 }
 
 /// A function that has its table tracked.
@@ -47,32 +50,37 @@ pub(crate) struct Wants<'a> {
     pub(crate) function_id: &'a str,
     /// Whether it wants to know which columns were changed.
     pub(crate) columns: bool,
+    /// Whether it wants to know what rows were before.
+    pub(crate) before: bool,
 }
 
 impl Tracked {
     /// The table of a watch, wherever it was renamed to.
     pub(crate) fn load(tx: &Connection, table_id: i64, name: &WatchName) -> Result<Tracked> {
-        let stored: Option<(String, bool)> = tx
+        let stored: Option<(String, bool, bool)> = tx
             .prepare_cached(
                 "select coalesce((select tbl_name from sqlite_master \
                    where type = 'trigger' and name = 'changefeed_watch_' || table_id || '_insert'), \
-                   table_name), columns \
+                   table_name), columns, before \
                  from changefeed_watched_table where table_id = ?1",
             )
             .and_then(|mut s| {
-                s.query_row([table_id], |row| Ok((row.get(0)?, row.get(1)?)))
-                    .optional()
+                s.query_row([table_id], |row| {
+                    Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+                })
+                .optional()
             })
             .explained()?;
         let table = match &stored {
-            Some((name, _)) => Table::find(tx, &TableName::unqualified(name)).ok(),
+            Some((name, ..)) => Table::find(tx, &TableName::unqualified(name)).ok(),
             None => None,
         };
         let table = table.ok_or_else(|| words::watch_table_dropped(name))?;
         Ok(Tracked {
             table,
             table_id,
-            columns: stored.is_some_and(|(_, columns)| columns),
+            columns: stored.as_ref().is_some_and(|(_, columns, _)| *columns),
+            before: stored.is_some_and(|(_, _, before)| before),
         })
     }
 
@@ -117,24 +125,26 @@ impl Tracked {
                 tx.last_insert_rowid()
             }
         };
-        let columns = wants.columns
-            || tx
-                .query_row(
-                    "select exists (select 1 from changefeed_watch \
-                       where table_id = ?1 and function_id <> ?2 and columns)",
-                    params![table_id, wants.function_id],
-                    |row| row.get(0),
-                )
-                .explained()?;
+        let others: (bool, bool) = tx
+            .query_row(
+                "select coalesce(max(columns), 0), coalesce(max(before), 0) from changefeed_watch \
+                 where table_id = ?1 and function_id <> ?2",
+                params![table_id, wants.function_id],
+                |row| Ok((row.get(0)?, row.get(1)?)),
+            )
+            .explained()?;
+        let (columns, before) = (wants.columns || others.0, wants.before || others.1);
         tx.execute(
             "update changefeed_watched_table \
-             set table_name = ?2, key = ?3, shape = ?4, columns = ?5 where table_id = ?1",
+             set table_name = ?2, key = ?3, shape = ?4, columns = ?5, before = ?6 \
+             where table_id = ?1",
             params![
                 table_id,
                 table.name,
                 key,
                 upkeep::shape(tx, &table)?,
-                columns
+                columns,
+                before
             ],
         )
         .explained()?;
@@ -142,6 +152,7 @@ impl Tracked {
             table,
             table_id,
             columns,
+            before,
         };
         tracked.install(tx)?;
         Ok(tracked)
@@ -208,6 +219,11 @@ impl Tracked {
             ("old_key", old_key.join(", ")),
             ("moved", pairs(&old_key, "is not", &new_key, " or ")),
             ("columns", self.changed_columns()),
+            ("old_row", self.row_as_it_was()?),
+            (
+                "no_row",
+                if self.before { "'null'" } else { "null" }.to_owned(),
+            ),
             ("new_not_null", not_null(&new_key)),
             ("old_not_null", not_null(&old_key)),
             ("keys_not_null", not_null(&keys)),
@@ -250,6 +266,14 @@ impl Tracked {
         }
         all.extend(staging.after()?);
         Ok(all)
+    }
+
+    /// The row before an update or a delete, as JSON.
+    fn row_as_it_was(&self) -> Result<String> {
+        match self.before {
+            true => event_row::object("old", &self.table.columns),
+            false => Ok("null".to_owned()),
+        }
     }
 
     /// The columns that an update has changed, as a JSON array of their names. Whatever is not the

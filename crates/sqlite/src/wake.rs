@@ -67,11 +67,11 @@ impl WakeStore for SqliteStore {
         listener
     }
 
-    fn listen_to_commits(&self) -> Listener<()> {
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
         let waker = &self.inner.waker;
         let listener = waker.shared.commits.listen(());
         waker.begin();
-        listener
+        Some(listener)
     }
 }
 

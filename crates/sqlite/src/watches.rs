@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, BatchOutcome, CHANGES_PER_WORKER, Finding, Kind, Parked, ParkedRows, Result,
+    Batch, BatchOutcome, CHANGES_PER_WORKER, Finding, Fold, Kind, Parked, ParkedRows, Result,
     RowOperation, Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec,
     WatchStatus, WatchStore, fill, suggested_workers, words,
 };
@@ -196,11 +196,11 @@ impl WatchStore for SqliteStore {
 
 pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     let function_id = spec.name.function_id();
-    let known: Option<(i64, Option<String>, bool)> = tx
+    let known: Option<(i64, Option<String>, bool, bool)> = tx
         .query_row(
-            "select table_id, definition, columns from changefeed_watch where name = ?1",
+            "select table_id, definition, columns, before from changefeed_watch where name = ?1",
             [spec.name.as_str()],
-            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
         )
         .optional()
         .explained()?;
@@ -213,18 +213,22 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         .map(serde_json::to_string)
         .transpose()
         .map_err(|e| words::definition_unwritable().caused_by(e))?;
-    let defined = known.as_ref().and_then(|(_, defined, _)| defined.as_ref());
+    let defined = known.as_ref().and_then(|(_, defined, ..)| defined.as_ref());
     if definition.is_some() && defined.is_some() && defined != definition.as_ref() && !spec.replace
     {
         return Err(spec.defined_already());
     }
     tracking::ensure_state(tx)?;
     // An instance that does not ask for columns leaves them to those that do.
-    let columns =
-        spec.columns || definition.is_none() && known.as_ref().is_some_and(|(_, _, c)| *c);
+    let noted = |asks: bool, noted: fn(&(i64, Option<String>, bool, bool)) -> bool| {
+        asks || definition.is_none() && known.as_ref().is_some_and(noted)
+    };
+    let columns = noted(spec.columns, |(_, _, columns, _)| *columns);
+    let before = noted(spec.notes_before(), |(.., before)| *before);
     let wants = Wants {
         function_id: &function_id,
         columns,
+        before,
     };
     let found = Tracked::ensure(tx, &spec.table, &wants);
     if let (Err(error), Some((table_id, ..))) = (&found, &known)
@@ -234,6 +238,9 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
         Tracked::load(tx, *table_id, &spec.name)?;
     }
     let tracked = found?;
+    let name = TableName::unqualified(&tracked.table.name);
+    spec.filter
+        .check_columns(&name, &tracked.table.columns, Fold::Keep)?;
     if let Some((table_id, ..)) = known
         && table_id != tracked.table_id
     {
@@ -271,18 +278,21 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
             watch.table_id,
             definition,
             columns,
-            spec.max_changes_per_worker
+            spec.max_changes_per_worker,
+            before
         ],
     )
     .explained()?;
-    tx.execute(
+    let missing = tx.execute(
         &format!(
             "insert into changefeed_global_state (function_id, table_id, last_access_time) \
              values (?1, ?2, {NOW}) on conflict do nothing"
         ),
         params![watch.function_id, watch.table_id],
-    )
-    .explained()?;
+    );
+    if missing.explained()? > 0 && known.is_some() && has_leases {
+        tracing::warn!(watch = %watch.name, table = %watch.table, "{}", words::WATCH_STATE_EMPTIED);
+    }
     if known.is_none() && spec.from == WatchFrom::Beginning {
         loading::begin(tx, &watch, &tracked)?;
     }
@@ -560,8 +570,5 @@ fn status(tx: &Connection, watch: Watch, limit: usize) -> Result<WatchStatus> {
 
 /// What is needed of a batch to settle it.
 fn without_changes(batch: &Batch) -> Batch {
-    Batch {
-        changes: Vec::new(),
-        ..*batch
-    }
+    batch.part(batch.part.clone())
 }

@@ -282,13 +282,9 @@ impl Backlog {
         let asked = Instant::now();
         let rows = send(connection, &self.held_sql(owner)?).await?;
         let batch = |row: &Row| {
-            Ok(Batch {
-                generation: row.take(0)?,
-                versions: (row.take(1)?, row.take(2)?),
-                attempt: u32::try_from(row.take::<i32>(3)?).unwrap_or(u32::MAX),
-                changes: Vec::new(),
-                asked,
-            })
+            let attempt = u32::try_from(row.take::<i32>(3)?).unwrap_or(u32::MAX);
+            let versions = (row.take(1)?, row.take(2)?);
+            Ok(Batch::leased(row.take(0)?, versions, attempt, asked))
         };
         rows.iter().map(batch).collect()
     }
@@ -310,7 +306,7 @@ impl Backlog {
         outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
-        let sql = self.settle_sql(batch.attempt, outcome, settings);
+        let sql = self.settle_sql(batch, outcome, settings);
         let rows = send_about(connection, &sql?, batch).await?;
         if !matches!(outcome, BatchOutcome::Failed { .. }) {
             // A newer change of a row may wait, or what was given back.

@@ -9,7 +9,7 @@ use crate::session::Session;
 use crate::source::Table;
 use crate::watch_triggers::Triggers;
 use crate::watches::{self, Opening};
-use crate::{feeds, table_trigger, triggers};
+use crate::{feeds, subscriptions, table_trigger, triggers};
 
 impl Session {
     pub(crate) async fn find_table(&mut self, table: &TableName) -> Result<TableName> {
@@ -119,6 +119,13 @@ impl Touched {
                 watches::remove(connection, watch, &mut self.triggers).await?;
                 self.dropped.push(watch.clone());
             }
+            Step::PutSubscription(definition, starts) => {
+                subscriptions::define(connection, definition, starts).await?;
+            }
+            Step::PauseSubscription(name, reason) => {
+                subscriptions::pause(connection, name, reason.as_deref()).await?;
+            }
+            Step::DropSubscription(name) => subscriptions::drop(connection, name).await?,
         }
         Ok(())
     }

@@ -43,6 +43,44 @@ impl Session {
         Ok(Some(Lease::granted(name, owner, generation, asked, ttl)))
     }
 
+    pub(crate) async fn leases(
+        &mut self,
+        names: &[String],
+        owner: &str,
+        ttl: Duration,
+        more: usize,
+    ) -> Result<Vec<Lease>> {
+        let asked = Instant::now();
+        let milliseconds = i32::try_from(ttl.as_millis()).unwrap_or(i32::MAX);
+        let more = i32::try_from(more).unwrap_or(i32::MAX);
+        let sightings = &self.known.sightings;
+        let wanted: Vec<serde_json::Value> = names
+            .iter()
+            .map(|name| serde_json::json!({"name": name, "stale": sightings.stale(name, asked)}))
+            .collect();
+        let wanted = serde_json::Value::from(wanted).to_string();
+        let rows = self
+            .connection
+            .query(
+                include_str!("sql/leases.sql"),
+                &[&wanted.as_str(), &owner, &milliseconds, &more],
+            )
+            .await?;
+        let mut granted = Vec::new();
+        for row in &rows {
+            let name = row.text(0)?;
+            if let Some(generation) = row.maybe(1)? {
+                sightings.granted(&name);
+                let owner = owner.to_owned();
+                granted.push(Lease::granted(name, owner, generation, asked, ttl));
+            } else if let (Some(renewal), Some(held_for)) = (row.maybe(2)?, row.maybe::<i32>(3)?) {
+                let held_for = Duration::from_millis(u64::try_from(held_for).unwrap_or_default());
+                sightings.held(&name, renewal, held_for, Instant::now());
+            }
+        }
+        Ok(granted)
+    }
+
     pub(crate) async fn release(&mut self, lease: &Lease) -> Result<()> {
         let connection = &mut *self.connection;
         // The row stays: its generation must go on growing.

@@ -252,3 +252,114 @@ mod tests {
         }
     }
 }
+
+/// What the parser cannot see: the order of a migration, and the list of our tables.
+#[cfg(test)]
+mod order {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::MIGRATIONS;
+    use crate::platform::{Platform, batches};
+
+    /// The names of our schema in a text, without comments.
+    fn names(sql: &str) -> BTreeSet<String> {
+        let code: String = sql
+            .lines()
+            .map(|line| line.split("--").next().unwrap_or_default())
+            .flat_map(|line| [line, "\n"])
+            .collect();
+        code.split("changefeed.")
+            .skip(1)
+            .map(|rest| {
+                rest.chars()
+                    .take_while(|c| c.is_alphanumeric() || *c == '_')
+                    .collect::<String>()
+            })
+            .filter(|name| !name.is_empty())
+            .collect()
+    }
+
+    /// The kind and the name of what a batch creates.
+    fn created(batch: &str) -> Option<(String, String)> {
+        let line = batch
+            .lines()
+            .map(str::trim)
+            .find(|line| !line.is_empty() && !line.starts_with("--"))?;
+        let mut words = line.split_whitespace();
+        if words.next()? != "create" {
+            return None;
+        }
+        let kind = words.next()?.to_owned();
+        let name = names(words.next()?).pop_first()?;
+        Some((kind, name))
+    }
+
+    fn every_batch(platform: Platform) -> Vec<String> {
+        MIGRATIONS
+            .iter()
+            .flat_map(|step| step.files)
+            .flat_map(|file| batches(&platform.script(file)))
+            .collect()
+    }
+
+    /// Names in procedures are resolved when they are called, so the parser accepts a migration
+    /// that calls one before the functions it needs exist; the server does not.
+    #[test]
+    fn what_a_migration_calls_has_all_that_it_needs() {
+        for platform in [Platform::SqlServer, Platform::Babelfish] {
+            let mut exist = BTreeMap::<String, BTreeSet<String>>::new();
+            let mut called = 0;
+            let all = every_batch(platform);
+            let ours: BTreeSet<String> = all.iter().filter_map(|b| Some(created(b)?.1)).collect();
+            for batch in &all {
+                let module = created(batch).filter(|(kind, _)| {
+                    matches!(kind.as_str(), "procedure" | "function" | "trigger")
+                });
+                if let Some((_, name)) = module {
+                    let mut needs = names(batch);
+                    needs.remove(&name);
+                    exist.insert(name, needs);
+                    continue;
+                }
+                let own = created(batch).map(|(_, name)| name);
+                let mut seen = BTreeSet::new();
+                let mut open: Vec<String> = names(batch).into_iter().collect();
+                while let Some(name) = open.pop() {
+                    if !ours.contains(&name)
+                        || Some(&name) == own.as_ref()
+                        || !seen.insert(name.clone())
+                    {
+                        continue;
+                    }
+                    let Some(needs) = exist.get(&name) else {
+                        panic!("{platform:?}: `{name}` is needed before it exists, by:\n{batch}");
+                    };
+                    called += needs.len();
+                    open.extend(needs.iter().cloned());
+                }
+                if let Some(name) = own {
+                    exist.insert(name, BTreeSet::new());
+                }
+            }
+            assert!(called > 0, "no migration calls a module of ours");
+        }
+    }
+
+    /// Uninstalling refuses to remove what is not ours, and must know what is.
+    #[test]
+    fn every_table_is_known_as_ours() {
+        let known = include_str!("sql/foreign_tables.sql");
+        let tables: Vec<String> = every_batch(Platform::SqlServer)
+            .iter()
+            .filter_map(|batch| created(batch))
+            .filter_map(|(kind, name)| (kind == "table").then_some(name))
+            .collect();
+        assert!(tables.len() > 20, "{tables:?}");
+        for table in tables {
+            assert!(
+                known.contains(&format!("N'{table}'")),
+                "{table} is not in foreign_tables.sql"
+            );
+        }
+    }
+}

@@ -1,8 +1,8 @@
 //! Subscriptions, and how far their sinks have got.
 
 use changefeed_core::{
-    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneState, ParkedChange, Result,
-    ShardId, Subscription, SubscriptionDefinition, words,
+    Advance, ConsumerName, Cursor, Error, Feed, FeedId, Lane, LaneFailure, LaneState, ParkedChange,
+    Result, ShardId, Subscription, SubscriptionDefinition, subscription_starts, words,
 };
 use tiberius::Row;
 
@@ -48,16 +48,16 @@ impl Session {
         starts: &[(ShardId, Cursor)],
         replace: bool,
     ) -> Result<()> {
-        definition.validate()?;
         definition.check_feed(feed)?;
-        self.whole(async |connection| create(connection, definition, feed, starts, replace).await)
-            .await
+        let starts = subscription_starts(feed, starts);
+        self.whole(async |connection| {
+            create(connection, definition, feed.id, &starts, replace).await
+        })
+        .await
     }
 
     pub(crate) async fn drop_subscription(&mut self, name: &ConsumerName) -> Result<()> {
-        let sql = include_str!("sql/subscription_drop.sql");
-        let gone = self.connection.one(sql, &[&name.as_str()]).await?;
-        found(gone.take(0)?, || words::no_subscription(name))
+        drop(&mut self.connection, name).await
     }
 
     pub(crate) async fn pause_subscription(
@@ -65,9 +65,7 @@ impl Session {
         name: &ConsumerName,
         reason: Option<&str>,
     ) -> Result<()> {
-        let sql = include_str!("sql/subscription_pause.sql");
-        let paused = self.connection.one(sql, &[&name.as_str(), &reason]).await?;
-        found(paused.take(0)?, || words::no_subscription(name))
+        pause(&mut self.connection, name, reason).await
     }
 
     /// Statement by statement: each is right by itself, and what comes later is fenced by the generation.
@@ -134,6 +132,21 @@ impl Session {
             )
             .await?;
         found(stopped.take(0)?, || words::lane_moved(lane))
+    }
+
+    pub(crate) async fn note_lane(
+        &mut self,
+        lane: &Lane,
+        generation: i64,
+        failure: Option<&str>,
+    ) -> Result<()> {
+        self.connection
+            .execute(
+                include_str!("sql/subscription_note.sql"),
+                &[&lane.name.as_str(), &lane.shard.0, &generation, &failure],
+            )
+            .await?;
+        Ok(())
     }
 
     pub(crate) async fn restart_lane(&mut self, lane: &Lane, after: Option<Cursor>) -> Result<u32> {
@@ -203,7 +216,7 @@ fn epoch(epoch: u32) -> i32 {
     i32::try_from(epoch).unwrap_or(i32::MAX)
 }
 
-/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked.
+/// Reads the columns shard, generation, epoch, cursor, held, stopped, sent, lost, parked, failing.
 fn lane_state(row: &Row, at: usize) -> Result<LaneState> {
     let cursor = |at: usize| -> Result<Option<Cursor>> {
         row.maybe::<&str>(at)?.map(str::parse).transpose()
@@ -218,30 +231,69 @@ fn lane_state(row: &Row, at: usize) -> Result<LaneState> {
         sent: row.take(at + 6)?,
         lost: row.take(at + 7)?,
         parked: row.take(at + 8)?,
+        failing: match (row.maybe::<i64>(at + 9)?, row.maybe_text(at + 10)?) {
+            (Some(since_ms), Some(error)) => Some(LaneFailure { since_ms, error }),
+            _ => None,
+        },
     })
+}
+
+/// Defines one as a step among others: its feed may be one that an earlier step has made.
+pub(crate) async fn define(
+    connection: &mut Connection,
+    definition: &SubscriptionDefinition,
+    starts: &[(ShardId, Option<Cursor>)],
+) -> Result<()> {
+    let feeds = connection
+        .query(
+            "select feed_id from changefeed.feed where name = convert(varchar(100), @P1)",
+            &[&definition.feed.as_str()],
+        )
+        .await?;
+    let feed = feeds
+        .first()
+        .ok_or_else(|| words::feed_gone(&definition.feed))?;
+    create(connection, definition, FeedId(feed.take(0)?), starts, true).await
+}
+
+pub(crate) async fn drop(connection: &mut Connection, name: &ConsumerName) -> Result<()> {
+    let sql = include_str!("sql/subscription_drop.sql");
+    let gone = connection.one(sql, &[&name.as_str()]).await?;
+    found(gone.take(0)?, || words::no_subscription(name))
+}
+
+pub(crate) async fn pause(
+    connection: &mut Connection,
+    name: &ConsumerName,
+    reason: Option<&str>,
+) -> Result<()> {
+    let sql = include_str!("sql/subscription_pause.sql");
+    let paused = connection.one(sql, &[&name.as_str(), &reason]).await?;
+    found(paused.take(0)?, || words::no_subscription(name))
 }
 
 async fn create(
     connection: &mut Connection,
     definition: &SubscriptionDefinition,
-    feed: &Feed,
-    starts: &[(ShardId, Cursor)],
+    feed: FeedId,
+    starts: &[(ShardId, Option<Cursor>)],
     replace: bool,
 ) -> Result<()> {
+    definition.validate()?;
     let name = &definition.name;
     let text = serde_json::to_string(definition)
         .map_err(|e| words::definition_unwritable().caused_by(e))?;
     let row = connection
         .one(
             include_str!("sql/subscription_known.sql"),
-            &[&name.as_str(), &feed.id.0],
+            &[&name.as_str(), &feed.0],
         )
         .await?;
     if let Some(known) = row.maybe::<i16>(0)? {
         if !replace {
             return Err(words::subscription_name_taken(name));
         }
-        if known != feed.id.0 {
+        if known != feed.0 {
             return Err(words::subscription_elsewhere(name));
         }
         connection
@@ -258,25 +310,25 @@ async fn create(
     let created = connection
         .tried_execute(
             include_str!("sql/subscription_create.sql"),
-            &[&name.as_str(), &feed.id.0, &text],
+            &[&name.as_str(), &feed.0, &text],
         )
         .await;
     match created {
         Err(error) if is_duplicate(&error) => return Err(words::subscription_name_taken(name)),
         Err(error) => return Err(db(error)),
-        Ok(0) => return Err(words::feed_gone(&feed.name)),
+        Ok(0) => return Err(words::feed_gone(&definition.feed)),
         Ok(_) => {}
     }
-    for shard in &feed.shards {
+    for (shard, start) in starts {
         let lane = Lane {
             name: name.clone(),
-            feed: feed.id,
-            shard: shard.shard,
+            feed,
+            shard: *shard,
         };
         ensure(connection, &lane).await?;
         // No consumer has this name.
-        if let Some((_, start)) = starts.iter().find(|(of, _)| *of == shard.shard) {
-            advance_consumer(connection, name, feed.id, shard.shard, None, *start).await?;
+        if let Some(start) = start {
+            advance_consumer(connection, name, feed, *shard, None, *start).await?;
         }
     }
     Ok(())

@@ -380,7 +380,7 @@ pub(crate) async fn register(
     connection
         .batch(include_str!("sql/watch_global_state.sql"))
         .await?;
-    connection
+    let missing = connection
         .execute(
             "insert into changefeed.global_state (function_id, table_id) \
              select @P1, @P2 where not exists (select 1 from changefeed.global_state s \
@@ -388,6 +388,9 @@ pub(crate) async fn register(
             &[&watch.function_id, &tracked.id()],
         )
         .await?;
+    if missing > 0 && known.is_some() && has_leases {
+        tracing::warn!(watch = %watch.name, table = %watch.table, "{}", words::WATCH_STATE_EMPTIED);
+    }
     ensure_counting(connection, tracked, &watch.function_id).await
 }
 

@@ -5,9 +5,9 @@ mod loading;
 use std::time::Duration;
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Finding, Kind, Parked, ParkedRows, Result, RowOperation, Settled,
-    TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus, fill,
-    suggested_workers,
+    Batch, BatchOutcome, Error, Finding, Fold, Kind, Parked, ParkedRows, Result, RowOperation,
+    Settled, TableName, Take, Watch, WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
+    fill, suggested_workers,
 };
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use loading::load_sql;
@@ -240,6 +240,22 @@ impl Opening {
             }
             (found, _) => found?,
         };
+        let columns: Vec<&str> = tracked
+            .table
+            .columns
+            .iter()
+            .map(|c| c.name.as_str())
+            .collect();
+        spec.filter
+            .check_columns(&tracked.table.name, &columns, Fold::Keep)?;
+        if spec.before {
+            return Err(Error::new(
+                Kind::Unsupported,
+                "rows as they were before cannot be had on SQL Server: neither its change tracking nor our trigger \
+                 keeps them",
+            )
+            .advise("leave --with-before out; a feed with --images has the row before and after each change"));
+        }
         if let Some(known) = known.as_ref().filter(|k| k.table_id != tracked.id()) {
             return Err(watch_registry::elsewhere(connection, &spec.name, known.table_id).await?);
         }

@@ -1,10 +1,10 @@
 //! The T-SQL of watches, as it is generated for tables that are hard to get right: for those who want
 //! to judge it without a server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use changefeed_core::{
-    BatchOutcome, ParkedRows, Result, Take, Watch, WatchName, WatchSettings, WatchSpec,
+    Batch, BatchOutcome, ParkedRows, Part, Result, Take, Watch, WatchName, WatchSettings, WatchSpec,
 };
 
 use crate::backlog::Backlog;
@@ -60,7 +60,9 @@ fn of_table(table: Table, way: Way) -> Result<Vec<(String, String)>> {
     let failed = BatchOutcome::Failed {
         error: "it's bad".to_owned(),
     };
-    let settle = |outcome| backlog.settle_sql(1, outcome, &settings);
+    let batch = Batch::leased(1, (1, 9), 1, Instant::now());
+    let settle = |outcome| backlog.settle_sql(&batch, outcome, &settings);
+    let some = |part, outcome| backlog.settle_sql(&batch.part(part), outcome, &settings);
     let key = "[{\"name\":\"it's\"}]";
     let mut statements = vec![
         ("new table", watch_registry::new_table_sql(&tracked, key)),
@@ -95,6 +97,11 @@ fn of_table(table: Table, way: Way) -> Result<Vec<(String, String)>> {
         ("done", settle(&BatchOutcome::Done)?),
         ("released", settle(&BatchOutcome::Released)?),
         ("failed", settle(&failed)?),
+        (
+            "done in part",
+            some(Part::Without(vec![3, 5]), &BatchOutcome::Done)?,
+        ),
+        ("failed in part", some(Part::Only(vec![3, 5]), &failed)?),
         ("retry", backlog.retry_sql(ParkedRows::All)?),
         ("retry one", backlog.retry_sql(ParkedRows::Version(7))?),
         ("rows", backlog.rows_sql(Platform::SqlServer)?),

@@ -27,6 +27,7 @@ pub mod reading;
 pub mod replaying;
 pub mod resharding;
 pub mod schema;
+pub mod subscription_places;
 pub mod subscriptions;
 pub mod telling;
 pub mod triggers;
@@ -34,6 +35,7 @@ pub mod trim;
 pub mod ulids;
 pub mod wake;
 pub mod watch_columns;
+pub mod watch_handing;
 pub mod watch_leases;
 pub mod watch_promises;
 pub mod watch_tables;
@@ -214,6 +216,10 @@ macro_rules! conformance {
                 a_feed_without_a_table_cannot_be_backfilled
                 an_empty_table_is_finished_at_once
             }
+            subscription_places {
+                a_sink_that_is_away_is_noted_under_the_generation
+                subscriptions_are_put_and_dropped_together_with_their_feeds
+            }
             subscriptions {
                 a_subscription_is_created_once_and_keeps_its_place
                 promise_13_a_late_writer_moves_no_position
@@ -246,6 +252,7 @@ macro_rules! conformance {
                 a_released_lease_is_free_at_once
                 a_zombie_cannot_release_what_it_lost
                 twenty_candidates_one_holder
+                many_leases_are_taken_and_renewed_in_one_call
             }
             clocks {
                 the_lease_of_a_dead_owner_ends_all_the_same
@@ -403,6 +410,15 @@ macro_rules! conformance {
                 large_integers_and_all_columns_arrive_unharmed
                 a_table_that_is_renamed_or_altered_is_watched_on
                 uninstalling_removes_triggers_and_tables
+            }
+            watch_handing {
+                promise_10_rows_of_a_batch_that_failed_are_tried_again_alone
+                promise_9_a_late_part_of_a_batch_is_ignored
+                a_function_says_which_rows_have_failed
+                changes_between_two_looks_are_one
+                a_filter_makes_rows_come_and_go
+                the_row_as_it_was_is_told
+                a_functions_own_changes_are_not_handed_to_it
             }
             watch_columns {
                 an_update_tells_the_columns_that_were_changed

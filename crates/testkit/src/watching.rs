@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use changefeed_core::{
     Batch, BatchOutcome, RowOperation, Store, TableName, Take, Watch, WatchSettings, WatchSpec,
 };
-use changefeed_engine::{CancellationToken, WatchFunction, WatchTotals, Watcher};
+use changefeed_engine::{CancellationToken, Handled, WatchFunction, WatchTotals, Watcher};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
@@ -20,7 +20,7 @@ pub type Seen = (RowOperation, Value);
 /// Settings with times that a test can wait for.
 pub fn quick() -> WatchSettings {
     WatchSettings {
-        interval: Duration::from_millis(20),
+        retry_interval: Duration::from_millis(20),
         lease: Duration::from_millis(1500),
         renewal: Duration::from_millis(300),
         ..WatchSettings::default()
@@ -192,7 +192,7 @@ impl Copying {
 
 #[async_trait]
 impl WatchFunction for Copying {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let dice = fastrand::u16(..1000);
         if dice < self.failures && !(self.late_failures && dice % 2 == 0) {
             return Err("the dice said so".into());
@@ -202,7 +202,7 @@ impl WatchFunction for Copying {
         if dice < self.failures {
             return Err("the dice said so, too late".into());
         }
-        Ok(())
+        Ok(Handled::all())
     }
 }
 

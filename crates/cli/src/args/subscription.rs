@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use changefeed::{
-    After, ConsumerName, Container, FeedName, MAX_PAGE, OnRefusal, Result, ShardId, Sink,
-    SubscriptionDefinition, SubscriptionFormat, subscription_start,
+    After, Changefeed, ConsumerName, Container, FeedName, MAX_PAGE, OnRefusal, Result, ShardId,
+    Sink, SubscriptionDefinition, SubscriptionFormat, subscription_start,
 };
 use clap::Subcommand;
 
 use super::{WebhookArgs, duration};
+use crate::commands::columns;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Subscriptions {
@@ -89,10 +90,13 @@ pub(crate) struct SubscriptionCreate {
     #[arg(long)]
     pub(crate) feed: FeedName,
     /// The sink: nats://HOST/SUBJECT, redis://HOST/STREAM, amqp://HOST/?queue=QUEUE, s3://BUCKET/PREFIX, https://…, file:PATH, dir:PATH, exec:COMMAND or stdout:
-    #[arg(long, value_name = "URL")]
-    pub(crate) to: String,
+    #[arg(long, value_name = "URL", required_unless_present = "to_env")]
+    pub(crate) to: Option<String>,
+    /// The environment variable that holds the URL of the sink now, for one with a password
+    #[arg(long, value_name = "VAR", conflicts_with = "to")]
+    pub(crate) to_env: Option<String>,
     /// What the objects of s3: and dir: hold a batch as: ndjson, ndjson.gz or parquet; the same as ?as= in the URL
-    #[arg(long = "as", value_name = "FORM")]
+    #[arg(id = "as", long = "as", value_name = "FORM")]
     pub(crate) container: Option<Container>,
     /// A header of every request to a webhook
     #[arg(long, value_name = "K=V")]
@@ -112,6 +116,12 @@ pub(crate) struct SubscriptionCreate {
     /// A template for the key of a message [default: the key of the row]
     #[arg(long, value_name = "TEMPLATE")]
     pub(crate) key: Option<String>,
+    /// Only rows for which this is true, as in --when of a feed; the feed must keep images
+    #[arg(long, value_name = "CONDITION")]
+    pub(crate) when: Option<String>,
+    /// Only these columns of the rows, separated by commas; the feed must keep images [default: all]
+    #[arg(long, value_name = "COLUMNS")]
+    pub(crate) columns: Option<String>,
     /// Messages in a batch at most
     #[arg(long, default_value_t = SubscriptionDefinition::BATCH, value_parser = batch, value_name = "N")]
     pub(crate) batch: usize,
@@ -130,20 +140,31 @@ pub(crate) struct SubscriptionCreate {
     /// How long the sink may take for a batch
     #[arg(long, default_value = "30s", value_parser = duration, value_name = "DURATION")]
     pub(crate) timeout: Duration,
+    /// Create it paused
+    #[arg(long)]
+    pub(crate) paused: bool,
     /// Change the subscription of this name; it goes on where it is
     #[arg(long)]
     pub(crate) replace: bool,
 }
 
 impl SubscriptionCreate {
-    /// The definition that was typed.
-    pub(crate) fn definition(self) -> Result<SubscriptionDefinition> {
-        let mut sink: Sink = self.to.parse()?;
+    /// The definition that was typed, or written in a file.
+    pub(crate) fn definition(self, db: &Changefeed) -> Result<SubscriptionDefinition> {
+        let to = match (self.to, self.to_env) {
+            (Some(to), _) => to,
+            (None, Some(variable)) => std::env::var(&variable).map_err(|_| {
+                crate::usage(format!("the environment variable {variable} is not set"))
+                    .advise("put the URL of the sink into it")
+            })?,
+            (None, None) => return Err(crate::usage("the URL of the sink is missing")),
+        };
+        let mut sink: Sink = to.parse()?;
         if let Some(container) = self.container {
             sink = sink.holding(container)?;
         }
         let webhook = WebhookArgs {
-            webhook: sink.as_webhook().map(|_| self.to),
+            webhook: sink.as_webhook().map(|_| to),
             header: self.header,
             header_env: self.header_env,
             secret_env: self.secret_env,
@@ -153,6 +174,11 @@ impl SubscriptionCreate {
             format: self.format,
             subject: self.subject,
             key: self.key,
+            when: self.when,
+            columns: match &self.columns {
+                Some(names) => Some(columns::parse(db, names)?),
+                None => None,
+            },
             batch: self.batch,
             every: self.every,
             from: self.from,

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use changefeed::{MAX_WATCH_BATCH, Variables, WatchFrom, WatchName, WatchSettings};
+use changefeed::{
+    BatchFormat, MAX_WATCH_BATCH, RowFilter, RowOperation, Variables, WatchFrom, WatchName,
+    WatchSettings,
+};
 use clap::Subcommand;
 
 use super::{BatchSinkArgs, duration};
@@ -21,9 +24,13 @@ pub(crate) struct WatchArgs {
 pub(crate) struct WatchRun {
     /// The table, as in SQL
     pub(crate) table: Option<String>,
-    /// The function's name; a function that is restarted under the same name continues where it stopped
+    /// The function's name; a function that is restarted under the same name continues where it stopped. Without a
+    /// name nothing is left behind when it ends
     #[arg(long, value_name = "FUNCTION")]
     pub(crate) name: Option<WatchName>,
+    /// Keep the function and its backlog when it ends, under a name that is made up and printed
+    #[arg(long, conflicts_with = "name")]
+    pub(crate) keep: bool,
     #[command(flatten)]
     pub(crate) target: WatchTarget,
     #[command(flatten)]
@@ -53,6 +60,47 @@ pub(crate) struct WatchTarget {
     /// Add the columns that were changed to each update
     #[arg(long)]
     pub(crate) with_columns: bool,
+    /// Add the row as it was before to each update and delete
+    #[arg(long, alias = "before")]
+    pub(crate) with_before: bool,
+    #[command(flatten)]
+    pub(crate) filter: RowFilterArgs,
+}
+
+/// What is handed over.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct RowFilterArgs {
+    /// Hand over only these operations, as in insert,delete
+    #[arg(long, value_name = "OPERATIONS", value_delimiter = ',')]
+    on: Vec<RowOperation>,
+    /// Hand over only rows for which this is true, as in "status = 'paid'"; a row for which it is not true any more
+    /// is a delete
+    #[arg(long, value_name = "CONDITION")]
+    when: Option<String>,
+    /// Hand over only these columns and the key, and no update of other columns
+    #[arg(long, value_name = "COLUMNS", value_delimiter = ',')]
+    columns: Vec<String>,
+}
+
+impl WatchTarget {
+    /// What is handed over.
+    pub(crate) fn filter(&self) -> RowFilter {
+        let filter = self.filter.clone();
+        RowFilter {
+            on: filter.on,
+            when: filter.when,
+            columns: filter.columns,
+        }
+    }
+
+    /// What each change tells.
+    pub(crate) fn format(&self) -> BatchFormat {
+        BatchFormat {
+            version: self.with_version,
+            columns: self.with_columns,
+            before: self.with_before,
+        }
+    }
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -60,9 +108,13 @@ pub(crate) struct WatchSettingsArgs {
     /// Rows in a batch at most [default: 100]
     #[arg(long, value_parser = batch, value_name = "ROWS")]
     pub(crate) batch: Option<usize>,
-    /// How long a failed batch waits for its next attempt [default: 1s]
+    /// How long an instance that has found nothing more to do waits before it looks again [default: until there is
+    /// something]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
-    pub(crate) interval: Option<Duration>,
+    pub(crate) polling_interval: Option<Duration>,
+    /// How long a failed batch waits for its next attempt, and twice as long each time after that [default: 1s]
+    #[arg(long, value_parser = duration, value_name = "DURATION", alias = "interval")]
+    pub(crate) retry_interval: Option<Duration>,
     /// How long rows stay leased to an instance that does not renew its lease [default: 60s]
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) lease: Option<Duration>,
@@ -81,7 +133,8 @@ impl WatchSettingsArgs {
         let lease = self.lease.unwrap_or(default.lease);
         WatchSettings {
             batch: self.batch.unwrap_or(default.batch),
-            interval: self.interval.unwrap_or(default.interval),
+            polling_interval: self.polling_interval.unwrap_or(default.polling_interval),
+            retry_interval: self.retry_interval.unwrap_or(default.retry_interval),
             lease,
             renewal: self.renewal.unwrap_or(lease / 4),
             attempts: self.attempts.unwrap_or(default.attempts),

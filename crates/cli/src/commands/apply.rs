@@ -3,6 +3,7 @@
 mod export;
 mod keys;
 mod plan;
+mod subscriptions;
 mod wanted;
 
 use std::process::ExitCode;

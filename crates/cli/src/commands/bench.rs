@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use changefeed::{Backend, Error, Kind, Result};
-use changefeed_bench::Options;
+use changefeed_bench::{Brokers, Options};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::args::Bench;
@@ -32,6 +32,10 @@ pub(crate) async fn run(database: &str, args: Bench, out: &mut Out) -> Result<()
         }
         Bench::Ulids { quick } => {
             changefeed_bench::ulids(database, Options { quick }, tell).await?
+        }
+        Bench::Subscriptions { quick, nats, redis } => {
+            let brokers = Brokers { nats, redis };
+            changefeed_bench::subscriptions(database, &brokers, Options { quick }, tell).await?
         }
         Bench::Watches { quick } => {
             changefeed_bench::watches(database, Options { quick }, tell).await?

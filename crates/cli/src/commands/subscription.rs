@@ -11,9 +11,15 @@ pub(crate) async fn run(database: &str, args: Subscriptions, out: &mut Out) -> R
     let db = connect(database).await?;
     match args {
         Subscriptions::Create(args) => {
-            let replace = args.replace;
-            let definition = args.definition()?;
-            let view = db.create_subscription(&definition, replace).await?;
+            let (replace, paused) = (args.replace, args.paused);
+            let definition = args.definition(&db)?;
+            let mut view = db.create_subscription(&definition, replace).await?;
+            if paused {
+                // It may have begun meanwhile, which is no harm.
+                let (name, why) = (&definition.name, "created paused");
+                db.store().pause_subscription(name, Some(why)).await?;
+                view = db.subscription(name).await?;
+            }
             done(&view, out, "defined; `changefeed serve` runs it")
         }
         Subscriptions::List => list(&db, out).await,
@@ -151,6 +157,14 @@ fn show(view: &SubscriptionView, out: &mut Out) -> Result<()> {
         rows,
     )?;
     for shard in &view.shards {
+        if let Some(failing) = &shard.failing {
+            out.line(format!(
+                "the sink of shard {} has taken nothing for {}: {}",
+                shard.shard,
+                human_ms(failing.since_ms),
+                failing.error
+            ))?;
+        }
         if let Some(why) = &shard.stopped {
             out.line(format!("shard {} is stopped: {why}", shard.shard))?;
         }

@@ -81,13 +81,16 @@ fn definition(
     target: WatchTarget,
     settings: &WatchSettingsArgs,
 ) -> Result<Option<WatchDefinition>> {
+    let filter = target.filter();
     Ok(target.sink.sink()?.map(|sink| WatchDefinition {
         sink,
+        filter,
         timeout: target.timeout,
         settings: settings.settings(),
         max_changes_per_worker: target.max_changes_per_worker,
         with_version: target.with_version,
         with_columns: target.with_columns,
+        with_before: target.with_before,
     }))
 }
 

@@ -11,7 +11,15 @@ use super::section::unknown;
 
 /// The sections that a file may have.
 pub(super) const SECTIONS: &[&str] = &[
-    "database", "secrets", "serve", "http", "deliver", "feeds", "triggers", "watches",
+    "database",
+    "secrets",
+    "serve",
+    "http",
+    "deliver",
+    "feeds",
+    "triggers",
+    "watches",
+    "subscriptions",
 ];
 
 /// A place in a file, as editors and compilers write it.

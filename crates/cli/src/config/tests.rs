@@ -64,6 +64,12 @@ fn references() -> Vec<Reference> {
             definitions(),
         ),
         reference("watches", "mail", command::<WatchCreate>(), definitions()),
+        reference(
+            "subscriptions",
+            "bus",
+            command::<SubscriptionCreate>(),
+            definitions(),
+        ),
     ]
 }
 
@@ -73,7 +79,8 @@ fn told_elsewhere(section: &str, key: &str) -> Option<String> {
     let time = |time| format!("\"{}\"", humantime::format_duration(time));
     Some(match (section, key) {
         ("watches", "batch") => watch.batch.to_string(),
-        ("watches", "interval") => time(watch.interval),
+        ("watches", "polling_interval") => "\"0s\"".to_owned(),
+        ("watches", "retry_interval") => time(watch.retry_interval),
         ("watches", "lease") => "\"60s\"".to_owned(),
         ("watches", "renewal") => time(watch.renewal),
         ("watches", "attempts") => watch.attempts.to_string(),
@@ -113,6 +120,7 @@ fn default_of(reference: &Reference, key: &str) -> Option<String> {
 fn the_example_is_a_file_that_changes_nothing() {
     let config = Config::parse("changefeed.toml", EXAMPLE).unwrap();
     assert!(config.feeds.is_empty() && config.triggers.is_empty() && config.watches.is_empty());
+    assert!(config.subscriptions.is_empty());
     assert_eq!(
         config.database().unwrap().as_deref(),
         Some(DEFAULT_DATABASE)

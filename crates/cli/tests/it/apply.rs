@@ -7,6 +7,7 @@ mod files;
 mod plans;
 mod promises;
 mod secrets;
+mod subscriptions;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;

@@ -1,6 +1,8 @@
 //! Subscriptions as processes: instances that push are killed, crash at named places and are frozen past their leases,
 //! and the sinks must hold the feed all the same.
 
+mod options;
+
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::Arc;
@@ -129,7 +131,7 @@ async fn history(backend: Arc<dyn Backend>) {
     eprintln!("seed {seed}");
     let mut rng = Rng::with_seed(seed);
     let mut fleet = Fleet::of(&url, dir.path(), 3);
-    let rounds = if soaking() { 60 } else { 8 };
+    let rounds = if soaking() { 90 } else { 8 };
     let mut written = 0;
     for _ in 0..rounds {
         for shard in [0, 1] {

@@ -2,6 +2,7 @@
 //! is killed, frozen past its lease, or dies by the row itself.
 
 mod commands;
+mod handing;
 mod processes;
 mod promises;
 
@@ -109,7 +110,7 @@ pub(crate) fn instance(url: &str, exec: &str, crash_at: Option<&str>) -> Running
             "10",
             "--lease",
             &lease,
-            "--interval",
+            "--retry-interval",
             "20ms",
         ],
     );

@@ -28,6 +28,10 @@ pub struct SubscriptionDefinition {
     pub subject: Option<String>,
     /// A template for the key of a message; the key of the row unless given.
     pub key: Option<String>,
+    /// Which rows the sink gets: a [condition](crate::Condition) over the columns of one.
+    pub when: Option<String>,
+    /// Which columns of the rows the sink gets; all unless given.
+    pub columns: Option<Vec<String>>,
     /// The most messages of a batch.
     pub batch: usize,
     /// How long changes are collected for a batch; not at all by default.
@@ -148,6 +152,8 @@ impl SubscriptionDefinition {
             format: SubscriptionFormat::Json,
             subject: None,
             key: None,
+            when: None,
+            columns: None,
             batch: Self::BATCH,
             every: Duration::ZERO,
             from: After::First,
@@ -175,6 +181,13 @@ impl SubscriptionDefinition {
         }
         for template in self.subject.iter().chain(&self.key) {
             check_template(template)?;
+        }
+        if let Some(when) = &self.when {
+            // Names are folded where the database is known; that changes nothing about what is possible.
+            crate::Condition::parse_row(when, crate::Fold::Keep)?;
+        }
+        if self.columns.as_ref().is_some_and(Vec::is_empty) {
+            return Err(Error::invalid("a list of columns names one at least"));
         }
         if !(1..=crate::MAX_PAGE).contains(&self.batch) {
             return Err(Error::invalid(format!(
@@ -206,6 +219,14 @@ impl SubscriptionDefinition {
                 feed.name
             ))
             .advise("create the feed with --images, or use another format"));
+        }
+        if (self.when.is_some() || self.columns.is_some()) && !images {
+            return Err(Error::invalid(format!(
+                "a subscription that leaves out rows or columns needs the row before and after each change, and feed \
+                 '{}' does not keep them",
+                feed.name
+            ))
+            .advise("create the feed with --images, or with --when and --columns of its own"));
         }
         for sink in self.sinks() {
             if let Sink::File(path) = sink
@@ -302,6 +323,12 @@ struct SubscriptionText {
     /// A template for the key of a message; the key of the row unless given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     key: Option<String>,
+    /// Only rows for which this is true; the feed must keep images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    when: Option<String>,
+    /// Only these columns of the rows; the feed must keep images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    columns: Option<Vec<String>>,
     #[serde(default = "batch")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     batch: usize,
@@ -366,6 +393,8 @@ impl From<SubscriptionDefinition> for Object {
             format: definition.format,
             subject: definition.subject,
             key: definition.key,
+            when: definition.when,
+            columns: definition.columns,
             batch: definition.batch,
             every: definition.every,
             from: match definition.from {
@@ -410,6 +439,8 @@ impl TryFrom<Object> for SubscriptionDefinition {
             format: text.format,
             subject: text.subject,
             key: text.key,
+            when: text.when,
+            columns: text.columns,
             batch: text.batch,
             every: text.every,
             from: subscription_start(&text.from)?,
@@ -449,7 +480,7 @@ mod tests {
     fn a_definition_survives_being_stored() {
         let text = r#"{"name": "n", "feed": "f", "to": "https://example.org/x?a=1",
             "header": {"authorization": {"env": "AUTH"}}, "secret": {"env": "SECRET"},
-            "format": "debezium", "subject": "shop.{op}", "key": "{key}", "batch": 7, "every": "2s",
+            "format": "debezium", "subject": "shop.{op}", "key": "{key}", "when": "a > 1", "columns": ["a", "b"], "batch": 7, "every": "2s",
             "from": "now", "on_refusal": "file:/tmp/refused", "max_backlog": 10, "timeout": "5s"}"#;
         let full = read(text).unwrap();
         let stored = serde_json::to_string(&full).unwrap();
@@ -532,6 +563,14 @@ mod tests {
             (
                 r#"{"name": "n", "feed": "f", "to": "stdout:", "subject": "a.{what}"}"#,
                 "has a blank that nothing fills",
+            ),
+            (
+                r#"{"name": "n", "feed": "f", "to": "stdout:", "when": "f(a)"}"#,
+                "the condition",
+            ),
+            (
+                r#"{"name": "n", "feed": "f", "to": "stdout:", "columns": []}"#,
+                "names one at least",
             ),
             (
                 r#"{"name": "n", "feed": "f", "to": "stdout:", "batch": 0}"#,

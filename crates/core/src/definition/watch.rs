@@ -8,7 +8,8 @@ use super::sink::{Sink, SinkText};
 use super::template::BATCH_VALUES;
 use super::text::{self, Object};
 use crate::{
-    BatchFormat, Error, Result, TableName, WatchFrom, WatchName, WatchSettings, WatchSpec,
+    BatchFormat, Error, Result, RowFilter, RowOperation, TableName, WatchFrom, WatchName,
+    WatchSettings, WatchSpec,
 };
 
 /// What `serve` does with a watch.
@@ -21,12 +22,16 @@ pub struct WatchDefinition {
     pub timeout: Duration,
     /// Batch, lease and attempts.
     pub settings: WatchSettings,
+    /// Which changes it is handed, and what of them.
+    pub filter: RowFilter,
     /// Unprocessed changes per suggested worker; 1000 unless given.
     pub max_changes_per_worker: Option<u32>,
     /// Whether each change carries its version.
     pub with_version: bool,
     /// Whether each update carries the columns that were changed.
     pub with_columns: bool,
+    /// Whether each update and delete carries the row as it was before.
+    pub with_before: bool,
 }
 
 impl WatchDefinition {
@@ -39,9 +44,11 @@ impl WatchDefinition {
             sink,
             timeout: Self::TIMEOUT,
             settings: WatchSettings::default(),
+            filter: RowFilter::default(),
             max_changes_per_worker: None,
             with_version: false,
             with_columns: false,
+            with_before: false,
         }
     }
 
@@ -50,6 +57,7 @@ impl WatchDefinition {
         BatchFormat {
             version: self.with_version,
             columns: self.with_columns,
+            before: self.with_before,
         }
     }
 
@@ -64,6 +72,7 @@ impl WatchDefinition {
         if self.max_changes_per_worker == Some(0) {
             return Err(Error::invalid("max_changes_per_worker must be at least 1"));
         }
+        self.filter.validate()?;
         self.settings.validate()
     }
 }
@@ -142,10 +151,15 @@ struct WatchText {
     /// Rows in a batch at most.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 10000))]
     batch: usize,
+    /// How long an instance that has found nothing more to do waits before it looks again, like `"5s"`; `"0s"` to
+    /// be woken by changes.
+    #[serde(with = "text::span")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String, default = "0s"))]
+    polling_interval: Duration,
     /// How long a failed batch waits for its next attempt, like `"1s"`.
     #[serde(with = "text::span")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, default = "1s"))]
-    interval: Duration,
+    retry_interval: Duration,
     /// How long rows stay leased to an instance that does not renew.
     #[serde(with = "text::span")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, default = "60s"))]
@@ -161,6 +175,15 @@ struct WatchText {
     #[serde(with = "text::span")]
     #[cfg_attr(feature = "openapi", schema(value_type = String, default = "60s"))]
     timeout: Duration,
+    /// Hand over only these: `"insert"`, `"update"`, `"delete"`; all if empty.
+    #[serde(with = "operations")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
+    on: Vec<RowOperation>,
+    /// Hand over only rows for which this condition is true, like `status = 'paid'`. A row that is not one of them
+    /// any more is a delete.
+    when: Option<String>,
+    /// Hand over only these columns, beside the key, and no update that changed none of them; all if empty.
+    columns: Vec<String>,
     /// Unprocessed changes per suggested worker; 1000 unless given.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 1_000_000_000))]
     max_changes_per_worker: Option<u32>,
@@ -168,6 +191,32 @@ struct WatchText {
     with_version: bool,
     /// Add the changed columns to each update.
     with_columns: bool,
+    /// Add the row as it was before to each update and delete.
+    with_before: bool,
+}
+
+/// Operations by their names.
+mod operations {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::RowOperation;
+
+    pub(super) fn serialize<S: Serializer>(
+        operations: &[RowOperation],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(operations.iter().map(ToString::to_string))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<RowOperation>, D::Error> {
+        let names = Vec::<String>::deserialize(deserializer)?;
+        let operations = names.iter().map(|name| name.parse());
+        operations
+            .collect::<Result<_, crate::Error>>()
+            .map_err(serde::de::Error::custom)
+    }
 }
 
 impl Default for WatchText {
@@ -175,14 +224,19 @@ impl Default for WatchText {
         let settings = WatchSettings::default();
         WatchText {
             batch: settings.batch,
-            interval: settings.interval,
+            polling_interval: settings.polling_interval,
+            retry_interval: settings.retry_interval,
             lease: settings.lease,
             renewal: None,
             attempts: settings.attempts,
             timeout: WatchDefinition::TIMEOUT,
+            on: Vec::new(),
+            when: None,
+            columns: Vec::new(),
             max_changes_per_worker: None,
             with_version: false,
             with_columns: false,
+            with_before: false,
         }
     }
 }
@@ -192,14 +246,19 @@ impl From<WatchDefinition> for Object {
         let settings = definition.settings;
         let text = WatchText {
             batch: settings.batch,
-            interval: settings.interval,
+            polling_interval: settings.polling_interval,
+            retry_interval: settings.retry_interval,
             lease: settings.lease,
             renewal: Some(settings.renewal),
             attempts: settings.attempts,
             timeout: definition.timeout,
+            on: definition.filter.on,
+            when: definition.filter.when,
+            columns: definition.filter.columns,
             max_changes_per_worker: definition.max_changes_per_worker,
             with_version: definition.with_version,
             with_columns: definition.with_columns,
+            with_before: definition.with_before,
         };
         text::write(text, SinkText::from(definition.sink))
     }
@@ -216,14 +275,21 @@ impl TryFrom<Object> for WatchDefinition {
             timeout: text.timeout,
             settings: WatchSettings {
                 batch: text.batch,
-                interval: text.interval,
+                polling_interval: text.polling_interval,
+                retry_interval: text.retry_interval,
                 lease: text.lease,
                 renewal: text.renewal.unwrap_or(text.lease / 4),
                 attempts: text.attempts,
             },
+            filter: RowFilter {
+                on: text.on,
+                when: text.when,
+                columns: text.columns,
+            },
             max_changes_per_worker: text.max_changes_per_worker,
             with_version: text.with_version,
             with_columns: text.with_columns,
+            with_before: text.with_before,
         };
         definition.validate()?;
         Ok(definition)
@@ -257,6 +323,11 @@ mod tests {
         full.settings.renewal = Duration::from_millis(500);
         full.timeout = Duration::from_secs(5);
         full.with_columns = true;
+        full.filter = RowFilter {
+            on: vec![RowOperation::Insert, RowOperation::Delete],
+            when: Some("status = 'paid'".to_owned()),
+            columns: vec!["status".to_owned()],
+        };
         let text = serde_json::to_string(&full).unwrap();
         assert!(text.contains("\"lease\":\"1s 500ms\""), "{text}");
         assert_eq!(
@@ -285,6 +356,14 @@ mod tests {
             (
                 "{\"exec\": \"x\", \"leese\": \"5s\"}",
                 "unknown field `leese`",
+            ),
+            (
+                "{\"exec\": \"x\", \"on\": [\"truncate\"]}",
+                "'truncate' is not an operation",
+            ),
+            (
+                "{\"exec\": \"x\", \"when\": \"status =\"}",
+                "the condition cannot be used",
             ),
         ] {
             let error = read(bad).unwrap_err().to_string();

@@ -2,9 +2,10 @@
 
 use serde::Serialize;
 
+use super::SubscriptionView;
 use crate::{
-    Connections, Consumer, FeedId, FeedName, Finding, Incarnation, Incident, Instance, LeaseHolder,
-    ShardState, TableName, TriggerState, WatchStatus,
+    Connections, Consumer, ConsumerName, FeedId, FeedName, Finding, Incarnation, Incident,
+    Instance, LeaseHolder, ShardState, TableName, TriggerState, WatchStatus,
 };
 
 /// Feeds, consumers, triggers, watches, instances, leases and incidents at one moment.
@@ -29,6 +30,8 @@ pub struct Status {
     pub triggers: Vec<TriggerStatus>,
     /// The watches, by name.
     pub watches: Vec<WatchOverview>,
+    /// The subscriptions, by name.
+    pub subscriptions: Vec<SubscriptionStatus>,
     /// The running instances.
     pub instances: Vec<InstanceStatus>,
     /// Who holds which lease.
@@ -120,6 +123,58 @@ pub struct WatchOverview {
     pub success: u64,
     /// Their failed ones.
     pub failure: u64,
+}
+
+/// How a subscription gets on.
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[derive(Debug, Clone, Serialize)]
+pub struct SubscriptionStatus {
+    /// Its name.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub name: ConsumerName,
+    /// Its feed.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub feed: FeedName,
+    /// `running`, `failing`, `waiting` for an instance, `paused` or `stopped`.
+    pub state: &'static str,
+    /// Messages per second that its sink has taken; null before a second look.
+    pub rate: Option<f64>,
+    /// Messages that its sink has taken.
+    pub sent: i64,
+    /// Changes that it has not pushed yet.
+    pub lag_changes: i64,
+    /// Milliseconds since the oldest of these got its number.
+    pub lag_ms: i64,
+    /// Milliseconds since the sink of one of its shards began to take nothing.
+    pub failing_ms: Option<i64>,
+    /// Shards that a person has to see to.
+    pub stopped_shards: usize,
+}
+
+impl SubscriptionStatus {
+    /// What is shown of a subscription at a glance; `before` is how many messages its sink had taken some seconds ago.
+    pub fn new(view: &SubscriptionView, before: Option<(i64, f64)>) -> Self {
+        let sent: i64 = view.shards.iter().map(|shard| shard.sent).sum();
+        let failing = view
+            .shards
+            .iter()
+            .filter_map(|shard| shard.failing.as_ref());
+        SubscriptionStatus {
+            name: view.definition.name.clone(),
+            feed: view.definition.feed.clone(),
+            state: view.state,
+            rate: before.map(|(then, seconds)| (sent - then).max(0) as f64 / seconds),
+            sent,
+            lag_changes: view.lag_changes,
+            lag_ms: view.lag_ms,
+            failing_ms: failing.map(|failing| failing.since_ms).max(),
+            stopped_shards: view
+                .shards
+                .iter()
+                .filter(|shard| shard.stopped.is_some())
+                .count(),
+        }
+    }
 }
 
 /// A running instance, and the leases that it holds.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::{
-    Consumer, Cursor, LaneState, LeaseHolder, OnRefusal, ShardId, Subscription,
+    Consumer, Cursor, LaneFailure, LaneState, LeaseHolder, OnRefusal, ShardId, Subscription,
     SubscriptionDefinition,
 };
 
@@ -13,7 +13,7 @@ pub struct SubscriptionView {
     /// Its definition.
     #[serde(flatten)]
     pub definition: SubscriptionDefinition,
-    /// `running`, `waiting` for an instance, `paused` or `stopped`.
+    /// `running`, `failing`, `waiting` for an instance, `paused` or `stopped`.
     pub state: &'static str,
     /// Why it is paused, if it is.
     pub paused: Option<String>,
@@ -31,8 +31,10 @@ pub struct SubscriptionView {
 pub struct SubscriptionShard {
     /// The shard.
     pub shard: ShardId,
-    /// `running`, `waiting` for an instance, `paused` or `stopped`.
+    /// `running`, `failing` where its sink takes nothing, `waiting` for an instance, `paused` or `stopped`.
     pub state: &'static str,
+    /// Since when its sink takes nothing, and why.
+    pub failing: Option<LaneFailure>,
     /// Why it was stopped, if it was.
     pub stopped: Option<String>,
     /// The instance that works on it.
@@ -70,6 +72,7 @@ impl SubscriptionView {
         let state = match () {
             () if paused => "paused",
             () if any("stopped") => "stopped",
+            () if any("failing") => "failing",
             () if any("running") => "running",
             () => "waiting",
         };
@@ -106,14 +109,17 @@ fn shard(
         .iter()
         .find(|holder| holder.name == lease && holder.expires_in_ms > 0)
         .map(|holder| holder.owner.clone());
+    let works = owner.is_some() && lane.stopped.is_none() && subscription.paused.is_none();
     SubscriptionShard {
         shard: lane.shard,
         state: match () {
             () if lane.stopped.is_some() => "stopped",
             () if subscription.paused.is_some() => "paused",
+            () if owner.is_some() && lane.failing.is_some() => "failing",
             () if owner.is_some() => "running",
             () => "waiting",
         },
+        failing: lane.failing.clone().filter(|_| works),
         stopped: lane.stopped.clone(),
         owner,
         epoch: lane.epoch,
@@ -160,7 +166,7 @@ impl utoipa::ToSchema for SubscriptionView {
 #[derive(utoipa::ToSchema)]
 #[allow(dead_code, reason = "only described")]
 struct ViewKeys {
-    /// `running`, `waiting` for an instance, `paused` or `stopped`.
+    /// `running`, `failing`, `waiting` for an instance, `paused` or `stopped`.
     state: String,
     /// Why it is paused, if it is.
     paused: Option<String>,

@@ -12,7 +12,7 @@ use futures_util::future::try_join_all;
 use super::{Changefeed, FeedHandle};
 use crate::sinks::destination::Destination;
 use crate::sinks::webhook::without_secrets;
-use crate::subscriber::{Sinks, Subscriber};
+use crate::subscriber::{Leases, Sinks, Subscriber};
 use crate::supervisor::unique_name;
 use crate::{CancellationToken, subscriber};
 
@@ -54,12 +54,11 @@ impl Changefeed {
         definition.validate()?;
         let feed = self.feed(definition.feed.as_str()).await?;
         definition.check_feed(feed.definition())?;
-        let mut starts = Vec::new();
-        for shard in &feed.definition().shards {
-            if let Some(cursor) = start(&feed, shard.shard, definition.from).await? {
-                starts.push((shard.shard, cursor));
-            }
-        }
+        let starts = feed.starts(definition.from).await?;
+        let starts: Vec<(ShardId, Cursor)> = starts
+            .into_iter()
+            .filter_map(|(shard, start)| Some((shard, start?)))
+            .collect();
         self.store()
             .create_subscription(definition, feed.definition(), &starts, replace)
             .await?;
@@ -152,6 +151,15 @@ async fn start(feed: &FeedHandle, shard: ShardId, from: After) -> Result<Option<
 }
 
 impl FeedHandle {
+    /// The cursor in each shard for a place to begin at; none for the oldest change.
+    pub async fn starts(&self, from: After) -> Result<Vec<(ShardId, Option<Cursor>)>> {
+        let mut starts = Vec::new();
+        for shard in &self.feed.shards {
+            starts.push((shard.shard, start(self, shard.shard, from).await?));
+        }
+        Ok(starts)
+    }
+
     /// Pushes the changes of every shard to a sink of the program's own, until told to stop. The subscription is
     /// created if it is new, and goes on where it is otherwise; of several processes that call this, one works on each
     /// shard. [`PushTo`](crate::sinks::PushTo) makes a sink of a function.
@@ -173,14 +181,14 @@ impl FeedHandle {
             .map(|subscription| subscription.definition)
             .find(|definition| definition.name == name)
             .ok_or_else(|| words::no_subscription(&name))?;
-        let owner = unique_name();
+        let leases = Leases::start(self.store.clone(), unique_name());
         let shards = self.feed.shards.iter().map(|shard| {
             let sinks = subscriber::Sinks {
                 main: sink.clone(),
                 refused: None,
             };
             let definition = definition.clone();
-            self.subscriber(definition, shard.shard, &owner, sinks)
+            self.subscriber(definition, shard.shard, &leases, sinks)
                 .run(shutdown.clone())
         });
         try_join_all(shards).await.map(drop)
@@ -190,10 +198,10 @@ impl FeedHandle {
         &self,
         definition: SubscriptionDefinition,
         shard: ShardId,
-        owner: &str,
+        leases: &Arc<Leases>,
         sinks: Sinks,
     ) -> Subscriber {
         let (store, feed) = (self.store.clone(), self.feed.clone());
-        Subscriber::new(store, definition, feed, shard, owner, sinks)
+        Subscriber::new(store, definition, feed, shard, leases.clone(), sinks)
     }
 }

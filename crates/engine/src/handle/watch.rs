@@ -7,15 +7,20 @@ use std::time::Duration;
 
 use crate::sinks::webhook::without_secrets;
 use crate::supervisor::unique_name;
-use crate::{CancellationToken, WatchFunction, WatchTotals, Watcher};
+use crate::{CancellationToken, Handled, WatchFunction, WatchTotals, Watcher};
 use async_trait::async_trait;
 use changefeed_core::{
-    Batch, Error, Result, RowChange, Store, TableName, Watch, WatchFrom, WatchName, WatchSettings,
-    WatchSpec, WatchStatus,
+    Batch, BatchFormat, Error, Result, RowChange, RowFilter, RowOperation, Store, TableName, Watch,
+    WatchFrom, WatchName, WatchSettings, WatchSpec, WatchStatus,
 };
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use super::Changefeed;
+
+/// A temporary watch that nobody has worked for this long was left behind: one that is at work says so every ten
+/// seconds.
+const LEFT_AFTER_MS: i64 = 60_000;
 
 /// A function that is about to watch a table: see [`Changefeed::watch`].
 #[derive(Clone)]
@@ -26,7 +31,8 @@ pub struct WatchBuilder {
     name: Option<String>,
     owner: Option<String>,
     from: WatchFrom,
-    columns: bool,
+    filter: RowFilter,
+    format: BatchFormat,
     max_changes_per_worker: Option<u32>,
     settings: WatchSettings,
 }
@@ -50,7 +56,8 @@ impl Changefeed {
             name: None,
             owner: None,
             from: WatchFrom::Now,
-            columns: false,
+            filter: RowFilter::default(),
+            format: BatchFormat::default(),
             max_changes_per_worker: None,
             settings: WatchSettings::default(),
         }
@@ -65,6 +72,21 @@ impl Changefeed {
             statuses.push(self.watch_status(&watch, 0).await?);
         }
         Ok(statuses)
+    }
+
+    /// Removes temporary watches whose processes were killed: nobody has worked for them for a minute.
+    pub async fn remove_left_watches(&self) -> Result<()> {
+        for watch in self.store().watches().await? {
+            if !watch.name.is_temporary() {
+                continue;
+            }
+            let idle_ms = self.store().watch_status(&watch, 0).await?.idle_ms;
+            if idle_ms.is_none_or(|ms| ms > LEFT_AFTER_MS) {
+                self.store().drop_watch(&watch).await?;
+                tracing::info!(watch = %watch.name, "this watch was left behind, and is removed");
+            }
+        }
+        Ok(())
     }
 
     /// The state of a watch, with its oldest parked changes, as people may see it: its address is
@@ -101,7 +123,34 @@ impl WatchBuilder {
     /// Each update tells which columns were changed, in [`RowChange::columns`]. Writers of the table
     /// pay for that.
     pub fn with_columns(mut self) -> Self {
-        self.columns = true;
+        self.format.columns = true;
+        self
+    }
+
+    /// Each update and delete tells what the row was before, in [`RowChange::before`]. Writers of the table pay for
+    /// that.
+    pub fn with_before(mut self) -> Self {
+        self.format.before = true;
+        self
+    }
+
+    /// Only these operations are handed over.
+    pub fn on(mut self, operations: impl IntoIterator<Item = RowOperation>) -> Self {
+        self.filter.on = operations.into_iter().collect();
+        self
+    }
+
+    /// Only rows of which this condition is true are handed over, as in `status = 'paid' and total > 100`. To the
+    /// function, the table has just these: a row that is not like that any more is a delete. Writers of the table
+    /// pay for noting what it was before.
+    pub fn when(mut self, condition: impl Into<String>) -> Self {
+        self.filter.when = Some(condition.into());
+        self
+    }
+
+    /// Rows are handed over with these columns and their key only, and updates that changed none of them not at all.
+    pub fn columns<S: Into<String>>(mut self, columns: impl IntoIterator<Item = S>) -> Self {
+        self.filter.columns = columns.into_iter().map(Into::into).collect();
         self
     }
 
@@ -111,9 +160,16 @@ impl WatchBuilder {
         self
     }
 
+    /// How long an instance that has found nothing more to do waits before it looks again, however soon there is
+    /// something; it is woken by changes unless this is given.
+    pub fn polling_interval(mut self, interval: Duration) -> Self {
+        self.settings.polling_interval = interval;
+        self
+    }
+
     /// How long a failed batch waits for its next attempt; a second unless given.
-    pub fn interval(mut self, interval: Duration) -> Self {
-        self.settings.interval = interval;
+    pub fn retry_interval(mut self, interval: Duration) -> Self {
+        self.settings.retry_interval = interval;
         self
     }
 
@@ -139,8 +195,9 @@ impl WatchBuilder {
     }
 
     /// Runs an async closure on typed rows until told to stop. An error of the closure is a failed
-    /// batch. The closure's future is dropped when the lease of its rows is lost.
-    pub async fn run<T, E, F, Fut>(
+    /// batch; where only some rows have failed it returns [`Handled::except`] them. The closure's future is dropped
+    /// when the lease of its rows is lost.
+    pub async fn run<T, E, F, Fut, R>(
         self,
         function: F,
         shutdown: CancellationToken,
@@ -149,7 +206,8 @@ impl WatchBuilder {
         T: DeserializeOwned + Send,
         E: Display,
         F: Fn(Vec<RowChange<T>>) -> Fut + Send + Sync,
-        Fut: Future<Output = Result<(), E>> + Send,
+        Fut: Future<Output = Result<R, E>> + Send,
+        R: Into<Handled>,
     {
         let function = Typed {
             function,
@@ -175,13 +233,13 @@ impl WatchBuilder {
         let table = TableName::parse(&self.table, self.store.dialect().fold)?;
         let spec = WatchSpec {
             from: self.from,
-            columns: self.columns,
             max_changes_per_worker: self.max_changes_per_worker,
-            ..WatchSpec::new(name, table)
+            ..WatchSpec::new(name, table).wanting(&self.filter, self.format)
         };
         let watch = self.store.open_watch(&spec).await?;
         let owner = self.owner.unwrap_or_else(unique_name);
         Watcher::new(self.store, watch, self.settings, owner)
+            .filter(&self.filter, self.format)?
             .run(function, shutdown)
             .await
     }
@@ -193,26 +251,34 @@ struct Typed<T, F> {
 }
 
 #[async_trait]
-impl<T, E, F, Fut> WatchFunction for Typed<T, F>
+impl<T, E, F, Fut, R> WatchFunction for Typed<T, F>
 where
     T: DeserializeOwned + Send,
     E: Display,
     F: Fn(Vec<RowChange<T>>) -> Fut + Send + Sync,
-    Fut: Future<Output = Result<(), E>> + Send,
+    Fut: Future<Output = Result<R, E>> + Send,
+    R: Into<Handled>,
 {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let mut changes = Vec::with_capacity(batch.changes.len());
         for change in &batch.changes {
-            let item = serde_json::from_str(change.item.get())
-                .map_err(|e| format!("a row is not what the function expects: {e}"))?;
+            let typed = |row: &RawValue| {
+                serde_json::from_str(row.get())
+                    .map_err(|e| format!("a row is not what the function expects: {e}"))
+            };
+            let item = typed(&change.item)?;
+            let before = change.before.as_deref().map(typed).transpose()?;
             changes.push(RowChange {
                 operation: change.operation,
                 item,
                 version: change.version,
                 bits: change.bits,
                 columns: change.columns.clone(),
+                before,
+                images: None,
             });
         }
-        (self.function)(changes).await.map_err(|e| e.to_string())
+        let handled = (self.function)(changes).await;
+        handled.map(Into::into).map_err(|e| e.to_string())
     }
 }

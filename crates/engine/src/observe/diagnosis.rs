@@ -175,7 +175,11 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
                 ),
             );
         }
-        if status.unprocessed > 0 && status.idle_ms.is_none_or(|ms| ms > 60_000) {
+        // An instance looks as rarely as it was told to.
+        let polling = (status.watch.definition.as_ref()).map_or(0, |definition| {
+            i64::try_from(definition.settings.polling_interval.as_millis()).unwrap_or(i64::MAX / 2)
+        });
+        if status.unprocessed > 0 && status.idle_ms.is_none_or(|ms| ms > 60_000 + 2 * polling) {
             add(
                 format!(
                     "{} changes wait, and no instance processes them",
@@ -188,6 +192,12 @@ async fn backlogs(db: &Changefeed, known: &Variables) -> Result<Vec<Finding>> {
                         status.watch.table
                     ),
                 },
+            );
+        }
+        if let Some(error) = status.last_error.filter(|_| status.unprocessed > 0) {
+            add(
+                format!("changes wait for another attempt; the last one has failed: {error}"),
+                "see to the function; --timeout says how long it may take".to_owned(),
             );
         }
         if let Some(definition) = &watch.definition {

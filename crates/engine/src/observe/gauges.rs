@@ -159,6 +159,22 @@ impl Collector for Collected {
             "How long changes have been waiting for their number, as far as samples have seen",
             shards().map(|(l, s)| (l, seconds(s.lag_ms))),
         )?;
+        let subscriptions = || {
+            let all = status.subscriptions.iter();
+            all.map(|s| ([("subscription", s.name.to_string())], s))
+        };
+        gauge(
+            e,
+            "subscription_failing_seconds",
+            "How long the sink of a subscription has taken nothing",
+            subscriptions().map(|(l, s)| (l, s.failing_ms.map_or(0.0, seconds))),
+        )?;
+        gauge(
+            e,
+            "subscription_stopped_shards",
+            "Shards of a subscription that a person has to see to",
+            subscriptions().map(|(l, s)| (l, s.stopped_shards as f64)),
+        )?;
         let consumers = || {
             status.consumers.iter().map(|c| {
                 let labels = [

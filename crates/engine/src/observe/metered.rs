@@ -185,6 +185,7 @@ passing! { LeaseStore {
     keep_time() -> Option<Duration>;
     release(lease: &Lease) -> ();
     lease_holders() -> Vec<LeaseHolder>;
+    leases(names: &[String], owner: &str, ttl: Duration, more: usize) -> Vec<Lease>;
 }
     async fn lease(&self, name: &str, owner: &str, ttl: Duration) -> Result<Option<Lease>> {
         if let Some(group) = swept_by(name) {
@@ -211,7 +212,7 @@ impl WakeStore for Metered {
         self.inner.listen_to_watch(watch)
     }
 
-    fn listen_to_commits(&self) -> Listener<()> {
+    fn listen_to_commits(&self) -> Option<Listener<()>> {
         self.inner.listen_to_commits()
     }
 }
@@ -224,6 +225,7 @@ passing! { SubscriptionStore {
     hold_lane(lane: &Lane, generation: i64) -> LaneState;
     advance_lane(lane: &Lane, advance: &Advance) -> ();
     stop_lane(lane: &Lane, generation: Option<i64>, reason: &str) -> ();
+    note_lane(lane: &Lane, generation: i64, failure: Option<&str>) -> ();
     restart_lane(lane: &Lane, after: Option<Cursor>) -> u32;
     parked_changes(name: &ConsumerName, limit: usize) -> Vec<ParkedChange>;
 } }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{CancellationToken, Changefeed};
 use changefeed_core::view::{
-    FeedStatus, InstanceStatus, ShardStatus, Status, TriggerStatus, WatchOverview,
+    FeedStatus, InstanceStatus, ShardStatus, Status, SubscriptionStatus, SubscriptionView,
+    TriggerStatus, WatchOverview,
 };
 use changefeed_core::{
     Cursor, EventTrigger, FeedName, Instance, Kind, LeaseHolder, Result, ShardId, ShardState,
@@ -227,6 +228,15 @@ fn lines(status: &Status) -> impl Iterator<Item = (Line, f64)> {
         let dead_letters = trigger.state.dead_letters as f64;
         add("trigger_dead_letters", name, Some(dead_letters));
     }
+    for subscription in &status.subscriptions {
+        let name = subscription.name.as_str();
+        add("subscription_rate", name, subscription.rate);
+        add(
+            "subscription_lag",
+            name,
+            Some(subscription.lag_changes as f64),
+        );
+    }
     for watch in &status.watches {
         let name = watch.status.watch.name.as_str();
         let unprocessed = watch.status.unprocessed as f64;
@@ -321,6 +331,17 @@ pub(super) async fn look(
             }
             Err(error) => return Err(error),
         }
+    }
+    for subscription in store.subscriptions().await? {
+        let view = SubscriptionView::new(&subscription, &status.consumers, &leases);
+        let name = &view.definition.name;
+        let then = earlier.and_then(|e| e.status.subscriptions.iter().find(|s| s.name == *name));
+        let before = then
+            .map(|then| then.sent)
+            .zip(passed.filter(|passed| *passed > 0.0));
+        status
+            .subscriptions
+            .push(SubscriptionStatus::new(&view, before));
     }
     status.incidents = store.incidents().await?;
     status.instances = seen(&instances, &leases);

@@ -12,9 +12,10 @@ use sha2::{Digest, Sha256};
 
 use super::Sent;
 use super::webhook::{Post, Target, Variables, WebhookClient};
-use crate::{WatchFunction, traces};
+use crate::{Handled, WatchFunction, traces};
 
-/// Posts each batch to an address. An answer with a status of 200 to 299 is success.
+/// Posts each batch to an address. An answer with a status of 200 to 299 is success, but for the rows that its body
+/// says have failed.
 #[derive(Debug, Clone)]
 pub struct PostBatches {
     client: WebhookClient,
@@ -47,7 +48,7 @@ impl PostBatches {
 
 #[async_trait]
 impl WatchFunction for PostBatches {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let text = batch_json(&batch.changes, self.format).map_err(|e| e.to_string())?;
         let body = RawValue::from_string(text).map_err(|e| e.to_string())?;
         let id = id(&self.function_id, batch);
@@ -63,7 +64,7 @@ impl WatchFunction for PostBatches {
             sent = self.post(batch, again).await;
         }
         match sent.attempt.outcome {
-            Outcome::Success => Ok(()),
+            Outcome::Success => Handled::read(sent.said.as_deref().unwrap_or_default()),
             _ => Err(sent
                 .attempt
                 .error
@@ -88,6 +89,7 @@ impl PostBatches {
                     raw(serde_json::value::to_raw_value(&batch.attempt)).as_deref(),
                 );
         }
+        post.wants_answer = true;
         post.headers
             .insert("changefeed-attempt", HeaderValue::from(batch.attempt));
         if let Some(trace) = traces::here()
@@ -129,13 +131,12 @@ mod tests {
             version,
             bits: version ^ 77,
             columns: None,
+            before: None,
+            images: None,
         };
         Batch {
-            generation: i64::from(attempt),
-            versions: (1, 3),
-            attempt,
             changes: versions.iter().copied().map(change).collect(),
-            asked: Instant::now(),
+            ..Batch::leased(i64::from(attempt), (1, 3), attempt, Instant::now())
         }
     }
 

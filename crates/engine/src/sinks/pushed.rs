@@ -232,7 +232,7 @@ impl Destination for PushCommand {
             ("CHANGEFEED_IDEMPOTENCY_KEY", id),
         ];
         let input = lines(batch);
-        let run = exec::run(&self.command, &environment, &input);
+        let run = exec::run(&self.command, &environment, &input, None);
         let ended = tokio::time::timeout(self.timeout, run).await;
         all_or_away(ended.unwrap_or_else(|_| {
             let limit = format_span(self.timeout);

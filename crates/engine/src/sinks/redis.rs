@@ -13,12 +13,16 @@ use ::redis::{AsyncConnectionConfig, Client, RedisError, Script};
 use async_trait::async_trait;
 use changefeed_core::{Cursor, Error, Result, Ulid};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use tokio::time::timeout;
 
 use super::destination::{Appended, Destination, Held, Lane, Mark, Message};
 use super::place::BrokerUrl;
+use super::tls;
 
 /// How long the server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The port of a server whose URL has none.
+const PORT: u16 = 6379;
 /// The first field of every entry. It tells our entries from those of others.
 const ID: &str = "id";
 /// A script keeps the server busy, and the server limits what a client sends at once.
@@ -32,6 +36,7 @@ const ULIDS: u64 = 1 << 56;
 pub struct Redis {
     client: Client,
     server: String,
+    encrypted: bool,
     stream: String,
     keep: u64,
     connection: Mutex<Option<Connected>>,
@@ -61,18 +66,14 @@ impl Redis {
     pub fn connect(url: &str) -> Result<Self> {
         let mut url = BrokerUrl::parse(url)?;
         match url.scheme.as_str() {
-            "redis" | "valkey" => {}
-            "rediss" | "valkeys" => {
-                return Err(Error::invalid("TLS to Redis is not supported yet").advise(
-                    "let a proxy such as stunnel on this host speak TLS, and use redis:// to it",
-                ));
-            }
+            "redis" | "valkey" | "rediss" | "valkeys" => {}
             _ => {
                 return Err(Error::invalid(
-                    "the URL of a Redis sink begins with redis:// or valkey://",
+                    "the URL of a Redis sink begins with redis:// or valkey://, or rediss:// for TLS",
                 ));
             }
         }
+        let encrypted = url.scheme.ends_with("ss") || url.scheme.ends_with("ys");
         let (database, stream) = match url.take("stream") {
             Some(stream) if url.path.is_empty() => (0, stream),
             Some(stream) => {
@@ -114,6 +115,7 @@ impl Redis {
         Ok(Redis {
             client,
             server: server.clone(),
+            encrypted,
             stream,
             keep,
             connection: Mutex::default(),
@@ -142,10 +144,9 @@ impl Redis {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(PATIENCE))
             .set_response_timeout(Some(PATIENCE));
-        let mut connection = self
-            .client
-            .get_multiplexed_async_connection_with_config(&config)
+        let mut connection = timeout(PATIENCE, self.dial(config))
             .await
+            .unwrap_or_else(|_| Err("it does not answer".to_owned()))
             .map_err(|e| format!("Redis at {} cannot be reached: {e}", self.server))?;
         // A server that does not tell has the usual limit.
         let limit: std::result::Result<(String, usize), RedisError> = ::redis::cmd("CONFIG")
@@ -162,6 +163,26 @@ impl Redis {
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = Some(connected.clone());
         Ok(connected)
+    }
+
+    async fn dial(
+        &self,
+        config: AsyncConnectionConfig,
+    ) -> std::result::Result<MultiplexedConnection, String> {
+        if !self.encrypted {
+            let dialled = self
+                .client
+                .get_multiplexed_async_connection_with_config(&config);
+            return dialled.await.map_err(|e| e.to_string());
+        }
+        // The client would ask rustls for the one provider of the process; ours is known.
+        let stream = tls::connect(&self.server, PORT).await?;
+        let settings = self.client.get_connection_info().redis_settings();
+        let opened = MultiplexedConnection::new_with_config(settings, stream, config).await;
+        let (connection, driver) = opened.map_err(|e| e.to_string())?;
+        // It ends with the last handle of the connection.
+        tokio::spawn(driver);
+        Ok(connection)
     }
 
     /// After any error the next call connects again: an address may mean another server after a failover.
@@ -397,13 +418,13 @@ mod tests {
             "redis://h/orders",
             "redis://:p%40@h:1/3?stream=orders&maxlen=5",
             "valkey://h?stream=o",
+            "rediss://h/o",
         ] {
             assert!(Redis::connect(good).is_ok(), "{good}");
         }
         for bad in [
             "redis://h",
             "redis://h/3",
-            "rediss://h/o",
             "redis://a,b/o",
             "redis://h/o?x=1",
             "redis://h/o?maxlen=0",

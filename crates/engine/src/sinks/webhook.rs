@@ -137,6 +137,8 @@ pub struct Post<'a> {
     pub body: Box<RawValue>,
     /// What blanks of the target are filled with.
     pub values: TemplateValues,
+    /// Whether somebody reads what the answer says.
+    pub wants_answer: bool,
 }
 
 impl<'a> Post<'a> {
@@ -150,6 +152,7 @@ impl<'a> Post<'a> {
             headers: HeaderMap::new(),
             body,
             values: TemplateValues::default(),
+            wants_answer: false,
         }
     }
 }
@@ -160,6 +163,8 @@ struct Exchange {
     status: Option<StatusCode>,
     retry_after: Option<Duration>,
     response: Option<Box<RawValue>>,
+    /// What the answer says, if somebody asks.
+    said: Option<String>,
     /// Why there is no complete answer.
     broken: Option<String>,
     /// Whether that says nothing about the request: a connection that was used before had ended.
@@ -210,12 +215,14 @@ impl WebhookClient {
     /// Makes a request, within the target's timeout.
     pub async fn post(&self, target: &Target, post: Post<'_>) -> Sent {
         let began = Instant::now();
-        let (number, fresh) = (post.attempt, post.fresh);
+        let (number, fresh, wants_answer) = (post.attempt, post.fresh, post.wants_answer);
         let (request, logged) = match self.request(target, post) {
             Ok(request) => request,
             Err(error) => return Sent::failed(number, error.to_string()),
         };
-        let exchange = self.exchange(target, request, fresh, began).await;
+        let exchange = self
+            .exchange(target, request, fresh, wants_answer, began)
+            .await;
         let (answer, outcome, error) = match (exchange.broken, exchange.status) {
             (None, Some(status)) => {
                 let answer = Answer::Status {
@@ -242,6 +249,7 @@ impl WebhookClient {
                 duration_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
             },
             answer,
+            said: exchange.said,
         }
     }
 
@@ -285,6 +293,7 @@ impl WebhookClient {
         target: &Target,
         request: Request<Full<Bytes>>,
         fresh: bool,
+        wants_answer: bool,
         began: Instant,
     ) -> Exchange {
         let limit = target.timeout;
@@ -314,6 +323,9 @@ impl WebhookClient {
         };
         let (head, body) = response.into_parts();
         let mut beginning = Beginning::new(target, self.response_limit);
+        if wants_answer {
+            beginning.keep_all();
+        }
         let broken = if body.is_end_stream() {
             None
         } else {
@@ -330,6 +342,7 @@ impl WebhookClient {
             status: Some(head.status),
             retry_after: retry_after::retry_after(head.status, &head.headers, SystemTime::now()),
             response: log::response(target, head.status, &head.headers, &beginning),
+            said: beginning.all(),
             broken,
             unknown: false,
         }
@@ -385,6 +398,7 @@ fn post_of<'a>(target: &Target, leased: &LeasedEvent, id: &'a str) -> Result<Pos
         headers,
         body,
         values,
+        wants_answer: false,
     })
 }
 

@@ -1,8 +1,9 @@
 //! What became of a batch, and what it counts as.
 
-use changefeed_core::{Cursor, Page};
+use changefeed_core::Cursor;
 
 use super::Ended;
+use crate::sinks::destination::{Held, Message};
 
 /// What became of pushing.
 pub(super) enum Pushed {
@@ -11,10 +12,20 @@ pub(super) enum Pushed {
     AskSink(String),
 }
 
-pub(super) enum Batched {
-    /// All of it, and the page behind it, if that was read.
-    Taken(Option<Page>),
-    Not(Pushed),
+/// A page that was read, dressed for the sink.
+pub(super) struct Ready {
+    pub(super) messages: Vec<Message>,
+    /// How many changes it had before some were left out.
+    pub(super) count: usize,
+    pub(super) next: Cursor,
+    pub(super) more: bool,
+}
+
+/// A step of the position that is not stored yet.
+pub(super) struct Pending {
+    pub(super) to: Cursor,
+    pub(super) held: Held,
+    pub(super) counted: Counted,
 }
 
 /// What a step counts as.

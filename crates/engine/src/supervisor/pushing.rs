@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use changefeed_core::{
@@ -14,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::InstanceOptions;
 use crate::observe::Meters;
 use crate::sinks::{PushOptions, destination};
-use crate::subscriber::{Sinks, Subscriber};
+use crate::subscriber::{Leases, Sinks, Subscriber};
 use crate::{CancellationToken, Changefeed};
 
 /// How soon a subscription that was defined, resumed or moved while we run is run.
@@ -32,8 +31,8 @@ pub(super) async fn push(
     shutdown: CancellationToken,
 ) -> Result<()> {
     let mut running: BTreeMap<Key, Running> = BTreeMap::new();
-    let working = Arc::new(AtomicU64::new(0));
-    let mut looked_at_backlogs = Instant::now();
+    let leases = Leases::start(db.store().clone(), &options.name);
+    let mut looked_at_backlogs: Option<Instant> = None;
     loop {
         match defined(db.store()).await {
             Ok(wanted) => {
@@ -59,7 +58,7 @@ pub(super) async fn push(
                             shard,
                             options: options.clone(),
                             meters: meters.clone(),
-                            working: working.clone(),
+                            leases: leases.clone(),
                         };
                         let task = tokio::spawn(run.run(name, stop.clone()));
                         Running { as_is, stop, task }
@@ -71,8 +70,8 @@ pub(super) async fn push(
             }
             Err(error) => return Err(error),
         }
-        if looked_at_backlogs.elapsed() >= LOOK_AT_BACKLOGS {
-            looked_at_backlogs = Instant::now();
+        if looked_at_backlogs.is_none_or(|looked| looked.elapsed() >= LOOK_AT_BACKLOGS) {
+            looked_at_backlogs = Some(Instant::now());
             if let Err(error) = give_up_positions(db.store()).await {
                 tracing::warn!(%error, "cannot look at the backlogs of subscriptions");
             }
@@ -177,7 +176,7 @@ struct Run {
     shard: ShardId,
     options: InstanceOptions,
     meters: Arc<Meters>,
-    working: Arc<AtomicU64>,
+    leases: Arc<Leases>,
 }
 
 impl Run {
@@ -219,10 +218,10 @@ impl Run {
             self.definition,
             self.feed,
             self.shard,
-            self.options.name,
+            self.leases,
             sinks,
         )
-        .metered(self.meters, self.working)
+        .metered(self.meters)
         .run(stop)
         .await
     }

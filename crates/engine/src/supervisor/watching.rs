@@ -19,6 +19,9 @@ pub(super) async fn watch(
     options: &InstanceOptions,
     shutdown: CancellationToken,
 ) -> Result<()> {
+    if let Err(error) = db.remove_left_watches().await {
+        tracing::debug!(%error, "watches that were left behind are not removed");
+    }
     let mut running: BTreeMap<WatchName, Running> = BTreeMap::new();
     loop {
         match db.store().watches().await {
@@ -99,12 +102,11 @@ async fn run_defined(
         let spec = WatchSpec {
             // What was read about it may be old.
             existing: true,
-            columns: definition.with_columns,
-            max_changes_per_worker: definition.max_changes_per_worker,
-            ..WatchSpec::new(watch.name.clone(), watch.table.clone())
+            ..WatchSpec::by(watch.name.clone(), watch.table.clone(), &definition)
         };
         let watch = db.store().open_watch(&spec).await?;
         Watcher::new(db.store().clone(), watch, definition.settings, options.name)
+            .filter(&definition.filter, definition.format())?
             .run(&*function, stop.clone())
             .await
             .map(drop)

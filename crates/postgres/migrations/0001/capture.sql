@@ -69,28 +69,74 @@ begin
 end $$;
 
 -- The last four say which version of which row was replaced by which; they are looked at when triggers of the
--- application have written inside of the statement, see event_place().
+-- application have written inside of the statement, see event_place(). The row and its entry in the inbox are one
+-- statement, because starting a statement costs a writer about as much as inserting a row. For the same reason this
+-- is called in an expression and not by PERFORM; hence the result, which is always true.
 create function changefeed.publish_row(
     feed_id smallint, shard smallint, op "char", key jsonb, old json default null, new json default null,
     source oid default null, old_version tid default null, old_writer xid default null,
     new_version tid default null)
-returns void
+returns boolean
 language plpgsql as $$
 declare
-    id pg_catalog.int8;
+    writer  pg_catalog.xid8 := pg_catalog.pg_current_xact_id();
+    segment pg_catalog.int4 := ((writer::pg_catalog.text::pg_catalog.int8)
+                                operator(pg_catalog.>>) 13) operator(pg_catalog.&) 3;
+    id      pg_catalog.int8;
+    -- Whichever number this change has got, the one that was drawn for it is the new one.
+    drawn   pg_catalog.int8;
 begin
     if pg_catalog.pg_trigger_depth() operator(pg_catalog.>) 1
        or pg_catalog.current_setting('changefeed.nested', true) operator(pg_catalog.<>) '' then
         id := changefeed.event_place(
             (-100000) operator(pg_catalog.-) feed_id, source, old_version, old_writer, new_version, shard);
+        drawn := pg_catalog.currval('changefeed.change_id');
     else
         id := pg_catalog.nextval('changefeed.change_id');
+        drawn := id;
     end if;
-    insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
-    values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new);
-    -- Whichever number this change has got, the one that was drawn for it is the new one.
-    perform changefeed.enter_change(publish_row.feed_id, publish_row.shard,
-                                    pg_catalog.currval('changefeed.change_id'));
+    if segment operator(pg_catalog.=) 0 then
+        with told as (
+            insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
+            values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new))
+        insert into changefeed.inbox_0 (feed_id, shard, change_id, xid)
+        values (publish_row.feed_id, publish_row.shard, drawn, writer);
+    elsif segment operator(pg_catalog.=) 1 then
+        with told as (
+            insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
+            values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new))
+        insert into changefeed.inbox_1 (feed_id, shard, change_id, xid)
+        values (publish_row.feed_id, publish_row.shard, drawn, writer);
+    elsif segment operator(pg_catalog.=) 2 then
+        with told as (
+            insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
+            values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new))
+        insert into changefeed.inbox_2 (feed_id, shard, change_id, xid)
+        values (publish_row.feed_id, publish_row.shard, drawn, writer);
+    else
+        with told as (
+            insert into changefeed.change_row (change_id, feed_id, op, key, old, new)
+            values (id, publish_row.feed_id, publish_row.op, publish_row.key, publish_row.old, publish_row.new))
+        insert into changefeed.inbox_3 (feed_id, shard, change_id, xid)
+        values (publish_row.feed_id, publish_row.shard, drawn, writer);
+    end if;
+    return true;
+end $$;
+
+-- Sets for the transaction what shapes values, and returns what it was before; or puts that back. A capture function
+-- itself sets only what shows in the types that it knows, because each setting costs a writer more than a column. For
+-- a table that was altered it goes by all of them. An error in between undoes the change as well.
+create function changefeed.shape_values(before text[]) returns text[]
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    names constant text[] := array['timezone', 'datestyle', 'bytea_output', 'intervalstyle', 'extra_float_digits',
+        'lc_monetary', 'xmlbinary', 'array_nulls', 'standard_conforming_strings', 'transform_null_equals'];
+    ours  constant text[] := array['UTC', 'ISO, YMD', 'hex', 'postgres', '1', 'C', 'base64', 'on', 'on', 'off'];
+    were  text[] := array(select current_setting(n.name)
+                          from unnest(names) with ordinality n(name, place) order by n.place);
+begin
+    perform set_config(n.name, n.value, true) from unnest(names, coalesce(before, ours)) n(name, value);
+    return were;
 end $$;
 
 -- Tables as they are now --------------------------------------------------------------------------
@@ -106,9 +152,10 @@ end $$;
 
 -- A table in this cluster, as no other cluster has it.
 create function changefeed.place_of(source oid) returns text
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select (select s.system_identifier from pg_control_system() s) || '/' || source
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select s.system_identifier from pg_control_system() s) || '/' || source;
+end $$;
 
 -- The columns, with their numbers and types.
 create function changefeed.columns_now(

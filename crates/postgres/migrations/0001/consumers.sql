@@ -49,6 +49,9 @@ create table changefeed.subscription_shard (
     sent       bigint not null default 0,
     lost       bigint not null default 0,
     parked     bigint not null default 0,
+    -- Since when its sink takes nothing, and why.
+    failing_since timestamptz,
+    failure    text,
     primary key (name, shard)
 );
 

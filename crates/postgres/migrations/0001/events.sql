@@ -271,7 +271,10 @@ $$;
 -- A row of a table that was altered since its trigger was made, as JSON: slower than the trigger itself, but it
 -- never fails. A row whose values cannot be told apart is one text.
 create function changefeed.image_now(source oid, changed anyelement) returns json
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set bytea_output = 'hex' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set lc_monetary = 'C' set standard_conforming_strings = on
+set transform_null_equals = off as $$
 declare
     image json;
 begin
@@ -285,7 +288,10 @@ end $$;
 -- The same for a feed that leaves something out: null if the row is not in it. A condition that cannot be asked
 -- any more keeps nothing out; a column that has another name now is not shown.
 create function changefeed.image_now(source oid, changed anyelement, condition text, columns text[]) returns json
-language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+language plpgsql stable set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set bytea_output = 'hex' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set lc_monetary = 'C' set standard_conforming_strings = on
+set transform_null_equals = off as $$
 declare
     image json := changefeed.image_now(source, changed);
     here  boolean;

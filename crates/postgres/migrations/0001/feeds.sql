@@ -43,9 +43,11 @@ create table changefeed.incarnation (
 insert into changefeed.incarnation (number) values (1);
 
 create function changefeed.incarnation() returns text
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select i.incarnation from changefeed.incarnation i order by i.number desc limit 1
-$$;
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+begin
+    -- Asked for every page, and functions in SQL are planned with every call.
+    return (select i.incarnation from changefeed.incarnation i order by i.number desc limit 1);
+end $$;
 
 -- Begins another life: to be called after the database was restored from a backup. Readers who say which life
 -- their cursor belongs to are refused then, instead of missing what is lost.
@@ -185,15 +187,16 @@ create table changefeed.inbox_2 (like changefeed.inbox_0)
 create table changefeed.inbox_3 (like changefeed.inbox_0)
     with (autovacuum_vacuum_insert_threshold = -1);
 -- The first finds the news of a shard, in pieces however large a transaction was; the second the
--- shards with news.
+-- shards with news. It is over a number, so that no statement about one shard can be planned with it: such a plan
+-- passes over whatever other shards have in the inbox, once for each shard.
 create index on changefeed.inbox_0 (feed_id, shard, xid, change_id);
 create index on changefeed.inbox_1 (feed_id, shard, xid, change_id);
 create index on changefeed.inbox_2 (feed_id, shard, xid, change_id);
 create index on changefeed.inbox_3 (feed_id, shard, xid, change_id);
-create index on changefeed.inbox_0 (xid);
-create index on changefeed.inbox_1 (xid);
-create index on changefeed.inbox_2 (xid);
-create index on changefeed.inbox_3 (xid);
+create index inbox_0_xid_idx on changefeed.inbox_0 ((xid::text::bigint));
+create index inbox_1_xid_idx on changefeed.inbox_1 ((xid::text::bigint));
+create index inbox_2_xid_idx on changefeed.inbox_2 ((xid::text::bigint));
+create index inbox_3_xid_idx on changefeed.inbox_3 ((xid::text::bigint));
 
 create view changefeed.inbox as
 select feed_id, shard, change_id, xid from changefeed.inbox_0

@@ -95,7 +95,8 @@ declare
         'greatest(pg_snapshot_xmax(pg_current_snapshot())::text::bigint, $2 + 1)::text::xid8, '
         'array(select pg_snapshot_xip(pg_current_snapshot())))) f '
         'cross join lateral unnest(f.lows, f.highs) r(low, high) cross join lateral '
-        '(select from changefeed.inbox_%s i where i.xid >= r.low and i.xid <= r.high limit 1) i)';
+        '(select from changefeed.inbox_%s i where i.xid::text::bigint between r.low::text::bigint '
+        'and r.high::text::bigint limit 1) i)';
     me      constant bigint := pg_current_xact_id()::text::bigint;
     current constant integer := (pg_snapshot_xmax(pg_current_snapshot())::text::bigint >> 13) & 3;
     size    bigint;

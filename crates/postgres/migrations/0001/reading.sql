@@ -28,7 +28,7 @@ declare
     rows    text;
     clause  text;
     stored  record;
-    -- The same query with keys as texts, for one that does not fit its column any more.
+    -- The form of that query, for keys as texts: one may not fit its column any more.
     spare   text;
     -- The key as a condition with places for literals, and when to leave the rest to the next page.
     form    text;
@@ -75,7 +75,7 @@ begin
                   from unnest($1, $2) p(number, id)
                   left join lateral (select r.op, r.key, r.old, r.new from changefeed.change_row r
                                      where r.change_id = p.id and r.feed_id = $4 limit 1) r on true';
-        spare := format(query, cardinality(source.key_names), changefeed.key_object(source, 'r.key', true));
+        spare := query;
         query := format(query, cardinality(source.key_names), changefeed.key_object(source, 'r.key', false));
     elsif source.source is null then
         query := 'select p.number, p.id, ''u'', null, null, null, null from unnest($1, $2) p(number, id)';
@@ -131,9 +131,9 @@ begin
                 raise;
             end if;
         end;
-        query := spare;
-        spare := null;
         exit when at > cardinality(numbers);
+        query := format(spare, cardinality(source.key_names), changefeed.key_object(source, 'r.key', true));
+        spare := null;
     end loop;
     -- One by one: what could not be read at once, and keys of somebody's own type. Each is a statement of
     -- its own, so that time bounds a page as well.

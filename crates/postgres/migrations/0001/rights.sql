@@ -28,7 +28,7 @@ begin
          grant execute on function changefeed.watch_count, changefeed.table_signature,
              changefeed.readable, changefeed.page_columns, changefeed.safe_value,
              changefeed.base_type, changefeed.hold_table, changefeed.unreadable,
-             changefeed.same_row, changefeed.noted_time, changefeed.keep_time to {worker};
+             changefeed.same_row, changefeed.noted_time, changefeed.keep_time, changefeed.few_images to {worker};
          grant execute on procedure changefeed.await_commit to {worker}',
         '{worker}', worker::text);
     perform changefeed.grant_watch(c.relname, worker)

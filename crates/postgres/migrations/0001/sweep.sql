@@ -107,7 +107,8 @@ begin
                     from unnest(lows, highs) r(low, high)
                     cross join lateral (select i.feed_id::integer, i.shard::integer
                                         from changefeed.inbox i
-                                        where i.xid >= r.low and i.xid <= r.high
+                                        where i.xid::text::bigint between r.low::text::bigint
+                                                                  and r.high::text::bigint
                                         offset 0) i
                     limit look
                 ) i

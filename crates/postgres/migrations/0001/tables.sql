@@ -30,6 +30,29 @@ exception when others then
     return null;
 end $$;
 
+-- A row as it was, as JSON in a form that does not depend on the writer's settings; null where that fails. By the
+-- columns that the table has now, and slower than what knows them beforehand: only for tables of which somebody asks.
+create function changefeed.row_before(source oid, was anyelement) returns text
+language plpgsql stable
+set search_path = pg_catalog, pg_temp
+set datestyle = 'ISO, YMD' set timezone = 'UTC' set intervalstyle = 'postgres'
+set extra_float_digits = 1 set bytea_output = 'hex' set lc_monetary = 'C' as $$
+declare
+    image text;
+begin
+    execute 'select ' || changefeed.row_json(source, '($1)', null) || '::text' into image using was;
+    return image;
+exception when others then
+    return null;
+end $$;
+
+-- Rows as they were before changes that are one, oldest first. Of very many only the first is kept, and that there
+-- were more.
+create function changefeed.few_images(images text[]) returns text[]
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+    select case when cardinality(images) > 16 then array[images[1], 'true'] else images end
+$$;
+
 -- Whether a text can be read as a value of one of the server's own types. For keys of before their
 -- column got another type.
 create function changefeed.readable(value text, type regtype) returns boolean
@@ -95,12 +118,13 @@ language sql immutable as 'select true';
 -- Whether reading a value of a type from its text would run what somebody has made: the check of a domain
 -- within an array or a range, say.
 create function changefeed.runs_code(type oid) returns boolean
-language sql stable set search_path = pg_catalog, pg_temp as $$
-    select exists (
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
+    return exists (
         select from pg_type t left join pg_type e on e.oid = t.typelem
-        where t.oid = changefeed.base_type(type) and t.typnamespace <> 'pg_catalog'::regnamespace
-          and (t.typtype not in ('b', 'e') or t.typcategory = 'A' and e.typtype not in ('b', 'e')))
-$$;
+        where t.oid = changefeed.base_type(runs_code.type) and t.typnamespace <> 'pg_catalog'::regnamespace
+          and (t.typtype not in ('b', 'e') or t.typcategory = 'A' and e.typtype not in ('b', 'e')));
+end $$;
 
 -- Columns of a table by their numbers: the type beneath by schema and name, or null if it is not one of the
 -- server's own; and the operators of a unique index over just these columns, or null if there is none, or if
@@ -335,12 +359,13 @@ end $$;
 -- of now, and their values are written as in rows. Those of somebody's own type are texts; so are all if
 -- they do not fit their types any more.
 create function changefeed.key_object(source changefeed.feed_source, key text, texts boolean) returns text
-language sql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
-    select format('(select row_to_json(k.*)::text from (select %s) k)', string_agg(
+language plpgsql stable set search_path = pg_catalog, pg_temp set plan_cache_mode = force_generic_plan as $$
+begin
+    return (select format('(select row_to_json(k.*)::text from (select %s) k)', string_agg(
         format(case when k.type is null or texts then '%s ->> %s as %I' else '(%s ->> %s)::%4$s as %3$I' end,
                key, k.place - 1, coalesce(k.name, source.key_names[k.place]), k.type), ', ' order by k.place))
-    from changefeed.key_columns(source.source, changefeed.key_numbers(source)) k
-$$;
+    from changefeed.key_columns(source.source, changefeed.key_numbers(source)) k);
+end $$;
 
 -- The columns of a row as safe_columns gives them, but by the catalogue: who reads holds the table and has a
 -- snapshot of its own, and this is done for every page. It waits for no lock of the table.

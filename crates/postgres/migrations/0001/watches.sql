@@ -43,7 +43,9 @@ create table changefeed.watched_table (
     key_types  text[] not null,
     key_places smallint[] not null,
     -- Whether the columns that were changed are noted, because some function wants to know them.
-    columns    boolean not null default false
+    columns    boolean not null default false,
+    -- Whether rows are noted as they were before.
+    before     boolean not null default false
 );
 
 create table changefeed.watch (
@@ -54,6 +56,8 @@ create table changefeed.watch (
     definition  jsonb,
     -- Whether it wants to know which columns were changed.
     columns     boolean not null default false,
+    -- Whether it wants to know what rows were before.
+    before      boolean not null default false,
     -- How many unprocessed changes one worker is good for.
     max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
     -- While existing rows are still to be handed over: the key of the last one, a JSON array of
@@ -72,10 +76,23 @@ create table changefeed.global_state (
     primary key (function_id, table_id)
 );
 
+-- Somebody has truncated a backlog: the next start of its function says so, and so does this.
+create function changefeed.backlog_truncated() returns trigger
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    raise warning 'changefeed: what waited in %.% is lost; `changefeed watch reset --from beginning` hands over all rows',
+        tg_table_schema, tg_table_name;
+    delete from changefeed.global_state s
+    where format('leases_%s_%s', s.function_id, s.table_id) = tg_table_name;
+    return null;
+exception when undefined_table then
+    return null;
+end $$;
+
 -- Waiting ------------------------------------------------------------------------------------------
 
 -- Returns when some transaction has committed since the snapshot `seen`, as text, or after about so many
--- milliseconds. One session of each instance waits here for all of its watches. A snapshot changes whenever a
+-- milliseconds. One session of each instance waits here for its sweepers and all of its watches. A snapshot changes whenever a
 -- transaction that has written ends, and not before others see what it has done; an idle database costs
 -- a few sleeps. Nothing is held: each sleep is a transaction of its own, so that vacuum is not held back. The
 -- sleeps are counted, so that no clock has to be believed. A procedure that commits can have no path of its own,

@@ -6,6 +6,7 @@ use tokio_postgres::GenericClient;
 use super::message::Answer;
 use super::{Backlog, Seen};
 use crate::error::db;
+use crate::quote;
 use crate::row::Cells;
 use crate::template::fill;
 use crate::tracking::{Tracked, leases_name};
@@ -91,6 +92,7 @@ impl Backlog {
             ("functions", &self.functions),
         ];
         places.extend(tracked.columns.moved());
+        places.extend(tracked.before.moved());
         fill(include_str!("../sql/watch_move.sql"), &places)
     }
 
@@ -173,9 +175,10 @@ pub(super) fn is_full(moved: &Answer) -> bool {
 }
 
 /// What moves changes to each function's backlog.
-pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> Result<String> {
+pub(super) fn functions_sql(tracked: &Tracked, functions: &[(String, String)]) -> Result<String> {
     let mut sql = String::new();
-    for (n, function_id) in functions.iter().enumerate() {
+    for (n, (function_id, watch)) in functions.iter().enumerate() {
+        let watch = quote::literal(watch);
         let (number, leases) = (n.to_string(), leases_name(function_id, tracked.table_id));
         let same_key = join(&tracked.key, " and ", |k, c| {
             format!("q.{} operator(pg_catalog.=) n.k{k}", c.sql())
@@ -187,11 +190,13 @@ pub(super) fn functions_sql(tracked: &Tracked, functions: &[String]) -> Result<S
         let mut places = vec![
             ("n", number.as_str()),
             ("leases", &leases),
+            ("watch", &watch),
             ("same_key", &same_key),
             ("keys", &keys),
             ("n_k", &n_k),
         ];
         places.extend(tracked.columns.folded());
+        places.push(tracked.before.folded());
         sql.push_str(&fill(
             include_str!("../sql/watch_move_function.sql"),
             &places,

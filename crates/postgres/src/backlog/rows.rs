@@ -1,7 +1,7 @@
 //! The rows of a batch.
 
 use changefeed_core::{
-    Batch, BatchOutcome, Error, Kind, Result, RowChange, RowOperation, WatchSettings, words,
+    Batch, BatchOutcome, Error, Images, Kind, Result, RowChange, RowOperation, WatchSettings, words,
 };
 use deadpool_postgres::ClientWrapper;
 use serde_json::value::RawValue;
@@ -24,13 +24,9 @@ impl Backlog {
         leased: Leased,
         settings: &WatchSettings,
     ) -> Result<Batch> {
-        let mut batch = Batch {
-            generation: leased.generation,
-            versions: leased.versions,
-            attempt: leased.attempt,
-            changes: Vec::new(),
-            asked: leased.asked,
-        };
+        let (generation, versions) = (leased.generation, leased.versions);
+        let mut batch = Batch::leased(generation, versions, leased.attempt, leased.asked);
+        batch.key = self.tracked.key.iter().map(|c| c.name.clone()).collect();
         let leased_rows = usize::try_from(leased.rows).unwrap_or(usize::MAX);
         match self.read(client, &leased).await {
             Ok(changes) => {
@@ -91,19 +87,18 @@ impl Backlog {
         let rows = answer.rows;
         let mut changes = Vec::with_capacity(rows.len());
         for row in rows {
-            let mut columns = row.into_iter().flatten();
-            let (Some(version), Some(bits), Some(operation), Some(item)) = (
-                columns.next(),
-                columns.next(),
-                columns.next(),
-                columns.next(),
-            ) else {
+            let Ok([version, bits, operation, item, columns, before]) = <[_; 6]>::try_from(row)
+            else {
+                return Err(words::server_unexpected());
+            };
+            let (Some(version), Some(bits), Some(operation), Some(item)) =
+                (version, bits, operation, item)
+            else {
                 return Err(words::server_unexpected());
             };
             let number = |text: String| text.parse::<i64>().map_err(|_| words::server_unexpected());
             let operation = RowOperation::from_number(number(operation)?)?;
             let changed = columns
-                .next()
                 .filter(|_| operation == RowOperation::Update)
                 .map(|names| serde_json::from_str(&names))
                 .transpose()
@@ -115,6 +110,8 @@ impl Backlog {
                 version: number(version)?,
                 bits: number(bits)?,
                 columns: changed,
+                before: None,
+                images: before.as_deref().and_then(Images::read),
             });
         }
         Ok(changes)

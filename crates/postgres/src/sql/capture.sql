@@ -9,10 +9,11 @@ declare
     new_shard pg_catalog.int2;
     before    pg_catalog.json;
     after     pg_catalog.json;
+    done      pg_catalog.bool;
 begin
     if tg_op operator(pg_catalog.=) 'TRUNCATE' then
         for shard in {first_shard} .. {last_shard} loop
-            perform changefeed.publish_row({feed}::pg_catalog.int2, shard::pg_catalog.int2, 'T'::pg_catalog."char", null);
+            done := changefeed.publish_row({feed}::pg_catalog.int2, shard::pg_catalog.int2, 'T'::pg_catalog."char", null);
         end loop;
         return null;
     end if;
@@ -48,16 +49,16 @@ begin
     end;
 {filter}    -- A row that moved to another key or shard is deleted at the place it left, and inserted at the other.
     if old_key operator(pg_catalog.=) new_key and old_shard operator(pg_catalog.=) new_shard then
-        perform changefeed.publish_row({feed}::pg_catalog.int2, new_shard, 'U'::pg_catalog."char", new_key, before, after,
+        done := changefeed.publish_row({feed}::pg_catalog.int2, new_shard, 'U'::pg_catalog."char", new_key, before, after,
             tg_relid, old.ctid, old.xmin, new.ctid);
         return null;
     end if;
     if old_key is not null then
-        perform changefeed.publish_row({feed}::pg_catalog.int2, old_shard, 'D'::pg_catalog."char", old_key, before, null,
+        done := changefeed.publish_row({feed}::pg_catalog.int2, old_shard, 'D'::pg_catalog."char", old_key, before, null,
             tg_relid, old.ctid, old.xmin, new.ctid);
     end if;
     if new_key is not null then
-        perform changefeed.publish_row({feed}::pg_catalog.int2, new_shard, 'I'::pg_catalog."char", new_key, null, after,
+        done := changefeed.publish_row({feed}::pg_catalog.int2, new_shard, 'I'::pg_catalog."char", new_key, null, after,
             tg_relid, old.ctid, old.xmin, new.ctid);
     end if;
     return null;

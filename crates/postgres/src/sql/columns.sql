@@ -1,7 +1,6 @@
--- Columns in order, with their type as SQL, their place in the primary key (which INCLUDE only
--- adds columns to that are no part of it), the type beneath a domain, the number of their type, and
--- their own number.
-select a.attname::text, format_type(a.atttypid, a.atttypmod),
+-- Columns in order, with their place in the primary key (which INCLUDE only adds columns to that are
+-- no part of it), the type beneath a domain, the number of their type, and their own number.
+select a.attname::text,
        array_position((x.indkey::smallint[])[0:x.indnkeyatts - 1], a.attnum)::integer,
        format_type(base.oid, null), a.atttypid, a.attnum
 from pg_attribute a

@@ -10,6 +10,8 @@ declare
     key       bigint;
     to_shard  smallint;
     id        bigint;
+    kept      text[];
+    done      boolean;
 begin
     begin
         -- Before any value is used: one of another type may bring somebody's own functions.
@@ -38,17 +40,21 @@ begin
         end if;
     exception when others then
         begin
+            kept := changefeed.shape_values(null);
             execute changefeed.event_row({plan}, tg_relid, tg_op)
             into before, after, differs, key, to_shard using old, new;
+            kept := changefeed.shape_values(kept);
         exception when others then
             -- Whatever it is, the write is not to suffer for it, and nothing is lost: a row whose
             -- values cannot be told apart is one text.
             begin
                 raise warning 'changefeed: a % is captured as a text: %', tg_op, sqlerrm;
+                kept := changefeed.shape_values(null);
                 before := case when tg_op <> 'INSERT' then
                                json_build_object('changefeed_record', format('%s', old)) end;
                 after := case when tg_op <> 'DELETE' then
                               json_build_object('changefeed_record', format('%s', new)) end;
+                kept := changefeed.shape_values(kept);
                 differs := true;
                 key := 0;
                 to_shard := 0;

@@ -4,6 +4,7 @@ create or replace function changefeed.{function}() returns trigger
 language plpgsql security definer {settings} as {quote}
 declare
     known boolean;
+    kept  text[];
 begin
     begin
         -- In a statement of its own: whatever comes next may not even be parsed when a column is
@@ -21,13 +22,17 @@ begin
     -- Null if nothing has changed.
     elsif not known then
         begin
+            kept := changefeed.shape_values(null);
             execute changefeed.event_statement({plan}, tg_relid, left(tg_op, 1)::"char");
+            kept := changefeed.shape_values(kept);
         exception when others then
             -- Whatever it is, the write is not to suffer for it, and nothing is lost: rows whose
             -- values cannot be told apart are one text each.
             begin
                 raise warning 'changefeed: a % is captured as texts: %', tg_op, sqlerrm;
+                kept := changefeed.shape_values(null);
                 execute changefeed.event_statement({plan}, null, left(tg_op, 1)::"char");
+                kept := changefeed.shape_values(kept);
             exception when others then
                 insert into changefeed.event_gap (trigger_id, what)
                 values ({trigger_id}, tg_op || ' that could not be captured (' || sqlerrm || ')');

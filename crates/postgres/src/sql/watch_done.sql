@@ -7,6 +7,8 @@ set _changefeed_change_version = nextval('changefeed.change_version'),
     _changefeed_newer_operation = null,
     _changefeed_columns = q._changefeed_newer_columns,
     _changefeed_newer_columns = null,
+    _changefeed_before = q._changefeed_newer_before,
+    _changefeed_newer_before = null,
     _changefeed_attempt_count = 0,
     _changefeed_last_error = null,
     {unleased}

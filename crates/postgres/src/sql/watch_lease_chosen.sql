@@ -1,6 +1,8 @@
 batch as materialized (
     select nextval('changefeed.lease_generation') as generation, t.now,
-           t.now + {lease} * interval '1 millisecond' as until
+           t.now + {lease} * interval '1 millisecond' as until,
+           -- Chance is dear: it is drawn once, and spread over the rows by their versions.
+           uuid_hash_extended(gen_random_uuid(), 0) as chance
     from (select changefeed.noted_time() as now offset 0) t
 ),
 leased as (
@@ -10,7 +12,8 @@ leased as (
         _changefeed_lease_generation = b.generation,
         _changefeed_attempt_count = q._changefeed_attempt_count + 1,
         _changefeed_bits = case when q._changefeed_bits_version = q._changefeed_change_version
-            then q._changefeed_bits else uuid_hash_extended(gen_random_uuid(), 0) end,
+            then q._changefeed_bits
+            else hashint8extended(q._changefeed_change_version, b.chance) end,
         _changefeed_bits_version = q._changefeed_change_version,
         _changefeed_last_error = case
             when q._changefeed_lease_expiration_time <= b.now

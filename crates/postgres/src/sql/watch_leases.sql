@@ -20,6 +20,10 @@ create table changefeed.{leases} (
     -- not known: then any column may have changed.
     _changefeed_columns               smallint[],
     _changefeed_newer_columns         smallint[],
+    -- The row as it was before each of its changes, oldest first, and before those of the newer change; null
+    -- where that is not known.
+    _changefeed_before                text[],
+    _changefeed_newer_before          text[],
     -- When a row that failed is tried again.
     _changefeed_retry_time            timestamptz,
     _changefeed_last_error            text,
@@ -31,4 +35,6 @@ create table changefeed.{leases} (
 -- that leasing touches no index.
 create index {index} on changefeed.{leases} (_changefeed_change_version)
     where _changefeed_parked_time is null;
+create trigger changefeed_truncated after truncate on changefeed.{leases}
+    for each statement execute function changefeed.backlog_truncated();
 select changefeed.hand_over('{leases}');

@@ -11,7 +11,11 @@ create table changefeed.{log} (
     -- The key as texts, where the row no longer had the columns that the trigger knows.
     _changefeed_raw       jsonb,
     -- The numbers of the columns that an update has changed, with commas; null where not known.
-    _changefeed_columns   text
+    _changefeed_columns   text,
+    -- The row as it was, as JSON, which is null for one that was not there; null where that is not noted.
+    _changefeed_before    text,
+    -- The watch whose function has made this change in its own transaction, and need not be handed it.
+    _changefeed_by        text
 );
 create index {index} on changefeed.{log} (_changefeed_xid, _changefeed_order);
 select changefeed.hand_over('{log}');

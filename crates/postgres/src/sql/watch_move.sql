@@ -9,14 +9,16 @@ scanned as materialized (
     select c.* from (
         (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
                 l._changefeed_order as version, l._changefeed_operation as op,
-                l._changefeed_raw as raw, {log_columns} as columns
+                l._changefeed_raw as raw, {log_columns} as columns, {log_before} as before,
+                nullif(l._changefeed_by, '') as by
          from changefeed.{log} l
          where (select k.all_functions from known k) and {range}
          order by l._changefeed_xid, l._changefeed_order limit {chunk})
         union all
         (select l.ctid as place, l._changefeed_xid as xid, {log_keys},
                 l._changefeed_order as version, l._changefeed_operation as op,
-                l._changefeed_raw as raw, {log_columns} as columns
+                l._changefeed_raw as raw, {log_columns} as columns, {log_before} as before,
+                nullif(l._changefeed_by, '') as by
          from changefeed.{log} l
          where (select k.all_functions from known k) and {finished}
          order by l._changefeed_xid, l._changefeed_order limit {chunk})
@@ -31,7 +33,9 @@ moved as (
 -- do not: a transaction that began early may change a key last.
 net as materialized (
     select {k}, min(s.version * 4 + s.op) & 3 as first, max(s.version * 4 + s.op) & 3 as last,
-           max(s.version) as newest, {net_columns} as columns
+           max(s.version) as newest, {net_columns} as columns, {net_before} as before,
+           -- Only where every one of these changes was made by the same function.
+           case when count(s.by) = count(*) and min(s.by) = max(s.by) then min(s.by) end as by
     from scanned s
     where {k_not_null}
     group by {k}

@@ -8,6 +8,8 @@
 met_{n} as materialized (
     select n.*, (select q.ctid from changefeed.{leases} q where {same_key}) as place
     from numbered n
+    -- What a function has changed itself it need not be handed.
+    where n.by is distinct from {watch}
 ),
 folded_{n} as (
     update changefeed.{leases} q
@@ -37,18 +39,19 @@ folded_{n} as (
             then q._changefeed_retry_time end,
         _changefeed_parked_time = case
             when n.newest < q._changefeed_order then q._changefeed_parked_time end,
-        {fold_columns}
+        {fold_columns},
+        {fold_before}
     from met_{n} n
     where q.ctid = n.place
 ),
 added_{n} as (
     insert into changefeed.{leases}
         ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_order,
-         _changefeed_columns)
+         _changefeed_columns, _changefeed_before)
     select {n_k}, n.version,
            case when n.first <> 0 then case n.last when 2 then 2 else 1 end
                 else case n.last when 2 then 3 else 0 end end,
-           n.newest, n.changed
+           n.newest, n.changed, n.before
     from met_{n} n
     where n.place is null
 )

@@ -15,4 +15,9 @@
         when q._changefeed_columns is not null and q._changefeed_newer_columns is not null
         then array(select distinct c
                    from unnest(q._changefeed_columns || q._changefeed_newer_columns) c) end,
-    _changefeed_newer_columns = null
+    _changefeed_newer_columns = null,
+    _changefeed_before = case when q._changefeed_newer_operation is null
+        then q._changefeed_before
+        when q._changefeed_before is not null and q._changefeed_newer_before is not null
+        then changefeed.few_images(q._changefeed_before || q._changefeed_newer_before) end,
+    _changefeed_newer_before = null

@@ -30,5 +30,5 @@ from pg_proc p
 where p.pronamespace = 'changefeed'::regnamespace
   and p.proname in ('watch_count', 'table_signature', 'readable', 'page_columns',
                     'safe_value', 'base_type', 'hold_table', 'unreadable', 'same_row', 'noted_time',
-                    'keep_time')
+                    'keep_time', 'few_images')
   and not has_function_privilege(p.oid, 'execute')

@@ -10,6 +10,7 @@ with found as materialized (
     select q._changefeed_change_version as version, coalesce(q._changefeed_bits, 0) as bits,
            q._changefeed_operation as operation,
            q._changefeed_newer_operation as newer, q._changefeed_columns as columns,
+           '[' || array_to_string(q._changefeed_before, ',') || ']' as before,
            (select (select row_to_json(changefeed_item.*)::text
                     from (select {row_columns}) changefeed_item)
             from {table} changefeed_row
@@ -32,7 +33,7 @@ select b.version, b.bits,
             else 3 - b.operation end,
        case when b.operation >= 2 and b.newer is not null then b.key_item
             else coalesce(b.item, b.key_item) end,
-       {columns}
+       {columns}, b.before
 from measured b
 where b.place = 1 or b.bytes <= {bytes}
 order by b.version

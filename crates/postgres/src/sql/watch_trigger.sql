@@ -7,6 +7,8 @@ declare
     old_raw pg_catalog.jsonb;
     new_raw pg_catalog.jsonb;
     changed pg_catalog.text;
+    before  pg_catalog.text;
+    by_whom pg_catalog.text := pg_catalog.current_setting('changefeed.watch', true);
 begin
     -- Somebody has deleted it, or has taken a right from whoever made this: that is no reason to fail
     -- the application's write.
@@ -50,18 +52,24 @@ begin
         end;
     end;
     if tg_op operator(pg_catalog.=) 'INSERT' then
-        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({new}, 0, new_raw);
-    elsif tg_op operator(pg_catalog.=) 'DELETE' then
-        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw) values ({old}, 2, old_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_before, _changefeed_by)
+        values ({new}, 0, new_raw, {no_row}, by_whom);
+        return null;
+    end if;
+    {note_before}
+    if tg_op operator(pg_catalog.=) 'DELETE' then
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_before, _changefeed_by)
+        values ({old}, 2, old_raw, before, by_whom);
     -- By their bytes: the equality of somebody's own type is somebody's own function.
     elsif pg_catalog.record_image_eq(row({old}, old_raw), row({new}, new_raw)) then
         {note_columns}
-        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_columns)
-        values ({new}, 1, new_raw, changed);
+        insert into changefeed.{log}
+            ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_columns, _changefeed_before, _changefeed_by)
+        values ({new}, 1, new_raw, changed, before, by_whom);
     else
         -- A row that moved to another key is gone from the old one.
-        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw)
-        values ({old}, 2, old_raw), ({new}, 0, new_raw);
+        insert into changefeed.{log} ({keys}, _changefeed_operation, _changefeed_raw, _changefeed_before, _changefeed_by)
+        values ({old}, 2, old_raw, before, by_whom), ({new}, 0, new_raw, {no_row}, by_whom);
     end if;
     return null;
 end {quote};

@@ -173,6 +173,8 @@ impl Tracked {
             ("source", self.table.oid.to_string()),
             ("places", self.places_sql()),
             ("note_columns", self.columns.note(&self.table)),
+            ("note_before", self.before.note().to_owned()),
+            ("no_row", self.before.no_row().to_owned()),
         ];
         Trigger::new(
             self.trigger(),

@@ -1,8 +1,8 @@
-//! Waking watches and dispatchers: one session per store, however many there are, waits in the server until
-//! somebody has committed something, and then looks whose it was. Dispatchers are told of every commit.
+//! Waking watches, sweepers and dispatchers: one session per store, however many there are, waits in the server until
+//! somebody has committed something, tells sweepers and dispatchers of it, and looks which watches it was for.
 //!
-//! This is a hint and nothing rests on it. A take goes by what is committed when it is called; watches that
-//! are told of nothing take anyway from time to time; and while the session does not answer, or the server
+//! This is a hint and nothing rests on it. A take or a sweep goes by what is committed when it is called; those who
+//! are told of nothing look anyway from time to time; and while the session does not answer, or the server
 //! is not to be reached, all of them are woken several times a second.
 
 use std::collections::HashMap;
@@ -55,6 +55,7 @@ const SLOWLY: Duration = Duration::from_millis(250);
 /// How often tables that were missing are looked for.
 const MISSING: Duration = Duration::from_secs(1);
 
+const SNAPSHOT: &str = "select pg_catalog.pg_current_snapshot()::text";
 /// Whether a table has changes that were not visible in the last snapshot: those of transactions that had not
 /// begun, or had not ended. Who has aborted is never visible.
 const CHANGED: &str = "exists (select from changefeed.{log} l where l._changefeed_xid >= $1::text::xid8) \
@@ -77,17 +78,17 @@ pub(crate) struct WatchProber {
 impl PostgresStore {
     pub(super) fn listen_to(&self, place: WatchPlace) -> Listener<WatchPlace> {
         let listener = self.inner.known.watches.listen(place);
-        self.begin_to_look();
+        self.begin_waiting();
         listener
     }
 
-    pub(super) fn listen_to_all(&self) -> Listener<()> {
+    pub(super) fn hear_commits(&self) -> Listener<()> {
         let listener = self.inner.known.commits.listen(());
-        self.begin_to_look();
+        self.begin_waiting();
         listener
     }
 
-    fn begin_to_look(&self) {
+    fn begin_waiting(&self) {
         let prober = &self.inner.watch_prober;
         let (store, newcomer) = (Arc::downgrade(&self.inner), prober.newcomer.clone());
         prober
@@ -97,7 +98,7 @@ impl PostgresStore {
     }
 }
 
-/// Looks until the store is gone, and not at all while nobody watches.
+/// Looks until the store is gone, and not at all while nobody listens.
 async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
     let mut looks = Looks::default();
     let mut complained = false;
@@ -106,6 +107,10 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
         // Not kept while waiting, so that the store can be dropped.
         drop(inner);
         let hub = &known.watches;
+        let wake_all = || {
+            hub.wake_all();
+            known.commits.wake_all();
+        };
         let mut places = hub.watched();
         if places.is_empty() && known.commits.watched().is_empty() {
             looks = Looks::default();
@@ -123,30 +128,28 @@ async fn probe(store: Weak<Inner>, newcomer: Arc<Notify>) {
                     () = tokio::time::sleep(SLOWLY) => {}
                 }
                 if began.elapsed() >= LATE {
-                    hub.wake_all();
-                    known.commits.wake_all();
+                    wake_all();
                 }
             }
         };
         match looked {
-            Ok((news, committed)) => {
+            Ok(news) => {
                 complained = false;
-                if committed {
+                if news.commits {
                     known.commits.wake_all();
                 }
-                news.iter().for_each(|place| hub.wake(place));
+                news.watches.iter().for_each(|place| hub.wake(place));
             }
             Err(error) => {
                 // A watch that was just dropped, or a table that somebody alters, is nothing to tell of.
                 let passing = matches!(error.kind(), Kind::NotFound | Kind::Busy);
                 if !passing && !complained {
-                    tracing::warn!(%error, "cannot wait for changes of watched tables; every watch looks for itself");
+                    tracing::warn!(%error, "cannot wait for commits; sweepers, dispatchers and watches look for themselves");
                 }
                 complained |= !passing;
                 // Another server may be behind the same name next time.
                 looks = Looks::default();
-                hub.wake_all();
-                known.commits.wake_all();
+                wake_all();
                 tokio::time::sleep(SLOWLY).await;
             }
         }
@@ -163,6 +166,13 @@ struct Looks {
     /// When something was committed last, whatever it was.
     committed: Option<Instant>,
     watches: HashMap<WatchPlace, State>,
+}
+
+/// Who is to be woken.
+struct News {
+    /// Whether a transaction has ended since the last look.
+    commits: bool,
+    watches: Vec<WatchPlace>,
 }
 
 /// What is known of a watch.
@@ -209,19 +219,18 @@ impl Snapshot {
 impl Plan {
     /// A plan without the watches whose tables were deleted: they find out for themselves.
     async fn make(session: &Session, places: Vec<WatchPlace>) -> Result<Self> {
+        if places.is_empty() {
+            return Ok(Plan::of_nothing());
+        }
         let names: Vec<String> = (places.iter())
             .flat_map(|place| [log_name(place.table_id), leases_name_of(place)])
             .map(|name| format!("changefeed.{name}"))
             .collect();
-        let there: Vec<bool> = if names.is_empty() {
-            Vec::new()
-        } else {
-            session
-                .query_one(include_str!("../sql/watch_tables.sql"), &[&names])
-                .await
-                .map_err(db)?
-                .take(0)?
-        };
+        let row = session
+            .query_one(include_str!("../sql/watch_tables.sql"), &[&names])
+            .await
+            .map_err(db)?;
+        let there: Vec<bool> = row.take(0)?;
         let looked_at: Vec<WatchPlace> = (places.iter().zip(there.chunks(2)))
             .filter(|(_, there)| there.iter().all(|there| *there))
             .map(|(place, _)| place.clone())
@@ -257,6 +266,17 @@ impl Plan {
         })
     }
 
+    /// Only whether something was committed.
+    fn of_nothing() -> Self {
+        Plan {
+            places: Vec::new(),
+            tables: Vec::new(),
+            looked_at: Vec::new(),
+            sql: SNAPSHOT.to_owned(),
+            made: Instant::now(),
+        }
+    }
+
     fn is_stale(&self, places: &[WatchPlace]) -> bool {
         let missing = self.looked_at.len() < self.places.len();
         self.places != places || missing && self.made.elapsed() >= MISSING
@@ -265,12 +285,8 @@ impl Plan {
 
 impl Looks {
     /// Waits until something was committed since the last look, but not for long, and looks again.
-    /// Returns who is to be woken, and whether anything was committed.
-    async fn look(
-        &mut self,
-        session: &Session,
-        places: Vec<WatchPlace>,
-    ) -> Result<(Vec<WatchPlace>, bool)> {
+    /// Returns who is to be woken.
+    async fn look(&mut self, session: &Session, places: Vec<WatchPlace>) -> Result<News> {
         let plan = match self.plan.take().filter(|plan| !plan.is_stale(&places)) {
             Some(plan) => plan,
             None => {
@@ -281,13 +297,13 @@ impl Looks {
         };
         let plan = self.plan.insert(plan);
         let Some(seen) = &self.snapshot else {
-            let row = session
-                .query_one("select pg_catalog.pg_current_snapshot()::text", &[])
-                .await
-                .map_err(db)?;
+            let row = session.query_one(SNAPSHOT, &[]).await.map_err(db)?;
             self.snapshot = Some(Snapshot::parse(row.take(0)?)?);
             // What was committed until now is for them to see.
-            return Ok((plan.places.clone(), true));
+            return Ok(News {
+                commits: true,
+                watches: plan.places.clone(),
+            });
         };
         let past = |at: Option<Instant>, time| at.is_none_or(|at| at.elapsed() >= time);
         let nap = match () {
@@ -299,42 +315,37 @@ impl Looks {
             .prepare_cached("call changefeed.await_commit($1, $2, $3)")
             .await
             .map_err(db)?;
-        let until: [&(dyn ToSql + Sync); 3] = [&seen.text, &nap.sleep, &nap.limit];
-        if plan.places.is_empty() {
-            let now = session
-                .prepare_cached("select pg_catalog.pg_current_snapshot()::text")
-                .await
-                .map_err(db)?;
-            let (waited, found) =
-                tokio::join!(session.execute(&wait, &until), session.query_one(&now, &[]),);
-            waited.map_err(db)?;
-            let now = Snapshot::parse(found.map_err(db)?.take(0)?)?;
-            let committed = now.text != seen.text;
-            if committed {
-                self.committed = Some(Instant::now());
-            }
-            self.snapshot = Some(now);
-            return Ok((Vec::new(), committed));
-        }
         let look = session.prepare_cached(&plan.sql).await.map_err(explain)?;
         let (floors, lows) = session.known.backlogs.bounds(&plan.looked_at);
+        let until: [&(dyn ToSql + Sync); 3] = [&seen.text, &nap.sleep, &nap.limit];
         let since: [&(dyn ToSql + Sync); 4] = [&seen.next, &seen.running, &floors, &lows];
+        let since = if plan.places.is_empty() {
+            &since[..0]
+        } else {
+            &since
+        };
         // Sent at once: when the wait has ended, the answer is on its way.
         let (waited, found) = tokio::join!(
             session.execute(&wait, &until),
-            session.query_one(&look, &since),
+            session.query_one(&look, since),
         );
         waited.map_err(db)?;
         let row = found.map_err(explain)?;
-        let after = Snapshot::parse(row.take(0)?)?;
-        let committed = after.text != seen.text;
-        self.snapshot = Some(after);
+        let now_at = Snapshot::parse(row.take(0)?)?;
+        let commits = now_at.text != seen.text;
+        if commits {
+            self.committed = Some(Instant::now());
+        }
+        self.snapshot = Some(now_at);
+        if plan.places.is_empty() {
+            return Ok(News {
+                commits,
+                watches: Vec::new(),
+            });
+        }
         let changed: Vec<bool> = row.take(1)?;
         let changed: HashMap<i64, bool> = plan.tables.iter().copied().zip(changed).collect();
         let now = Instant::now();
-        if committed {
-            self.committed = Some(now);
-        }
         if changed.values().any(|changed| *changed) {
             self.changed = Some(now);
         }
@@ -358,7 +369,10 @@ impl Looks {
             }
         }
         self.watches.retain(|place, _| plan.places.contains(place));
-        Ok((news, committed))
+        Ok(News {
+            commits,
+            watches: news,
+        })
     }
 }
 

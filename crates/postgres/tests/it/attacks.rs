@@ -16,4 +16,5 @@ mod row_security;
 mod shards;
 mod statistics;
 mod ulids;
+mod waking;
 mod watches;

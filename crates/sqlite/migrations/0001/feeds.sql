@@ -128,6 +128,8 @@ create table changefeed_subscription_shard (
   sent       integer not null default 0,
   lost       integer not null default 0,
   parked     integer not null default 0,
+  failing_since integer, -- milliseconds since 1970: since when its sink takes nothing
+  failure    text, -- why
   primary key (name, shard)
 ) strict, without rowid;
 

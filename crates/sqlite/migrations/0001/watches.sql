@@ -17,7 +17,9 @@ create table changefeed_watched_table (
   -- What else the triggers were made for, so that whoever runs sees that they have to be made anew.
   shape      text    not null default '',
   -- Whether the columns that were changed are noted, because some function wants to know them.
-  columns    integer not null default 0
+  columns    integer not null default 0,
+  -- Whether rows are noted as they were before.
+  before     integer not null default 0
 ) strict;
 
 create table changefeed_watch (
@@ -29,6 +31,8 @@ create table changefeed_watch (
   definition  text,
   -- Whether it wants to know which columns were changed.
   columns     integer not null default 0,
+  -- Whether it wants to know what rows were before.
+  before      integer not null default 0,
   -- How many unprocessed changes one worker is good for.
   max_changes_per_worker integer not null default 1000 check (max_changes_per_worker > 0),
   created_at  integer not null -- milliseconds since 1970

@@ -16,13 +16,8 @@ impl Backlog<'_> {
         let mut statement = self.tx.prepare_cached(&sql?).map_err(|e| self.missing(e))?;
         let batches = statement
             .query_map([owner], |row| {
-                Ok(Batch {
-                    generation: row.get(0)?,
-                    versions: (row.get(1)?, row.get(2)?),
-                    attempt: row.get(3)?,
-                    changes: Vec::new(),
-                    asked,
-                })
+                let versions = (row.get(1)?, row.get(2)?);
+                Ok(Batch::leased(row.get(0)?, versions, row.get(3)?, asked))
             })
             .explained()?;
         batches
@@ -46,7 +41,10 @@ impl Backlog<'_> {
         outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<Settled> {
-        let held = held(batch.generation, batch.versions);
+        let part = batch.meant("q._changefeed_change_version", |list| {
+            format!("in ({list})")
+        });
+        let held = held(batch.generation, batch.versions) + &part;
         let unleased = include_str!("../sql/watch_unleased.sql").trim_end();
         match outcome {
             BatchOutcome::Done => {
@@ -67,7 +65,9 @@ impl Backlog<'_> {
                          _changefeed_operation = q._changefeed_newer_operation, \
                          _changefeed_newer_operation = null, \
                          _changefeed_columns = q._changefeed_newer_columns, \
-                         _changefeed_newer_columns = null, _changefeed_attempt_count = 0, \
+                         _changefeed_newer_columns = null, \
+                         _changefeed_before = q._changefeed_newer_before, \
+                         _changefeed_newer_before = null, _changefeed_attempt_count = 0, \
                          _changefeed_last_error = null, {unleased}"
                     ),
                     &held,

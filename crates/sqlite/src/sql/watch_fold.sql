@@ -4,13 +4,14 @@
 -- knows the row that is deleted (2) or not (3). A row in process stays as it is; its newer change
 -- waits. ?1 is the last change to move, ?2 the version before the first new one.
 insert into {leases} as q
-  ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_columns)
+  ({keys}, _changefeed_change_version, _changefeed_operation, _changefeed_columns,
+   _changefeed_before)
 select {log_keys}, ?2 + row_number() over (order by newest),
        case when first <> 0 then case last when 2 then 2 else 1 end
             else case last when 2 then 3 else 0 end end,
-       {net_columns}
+       {net_columns}, {net_before}
   from (select max(seq) as newest, min(seq * 4 + op) & 3 as first, max(seq * 4 + op) & 3 as last,
-               {all_columns} as columns, {log_keys}
+               {all_columns} as columns, {all_before} as before, {log_keys}
           from {log} where seq <= ?1 group by {log_keys})
  where true
  order by newest
@@ -27,6 +28,14 @@ on conflict ({keys}) do update set
       when q._changefeed_lease_generation is not null then q._changefeed_columns
       when q._changefeed_newer_operation is null then {own_and_excluded}
       else {all_three} end,
+  _changefeed_newer_before = case
+      when q._changefeed_lease_generation is null then null
+      when q._changefeed_newer_operation is null then excluded._changefeed_before
+      else {newer_and_excluded_before} end,
+  _changefeed_before = case
+      when q._changefeed_lease_generation is not null then q._changefeed_before
+      when q._changefeed_newer_operation is null then {own_and_excluded_before}
+      else {all_three_before} end,
   _changefeed_operation = case when q._changefeed_lease_generation is not null
       then q._changefeed_operation
       when q._changefeed_operation in (1, 2)

@@ -16,6 +16,9 @@ update {leases} as q
          else case when q._changefeed_newer_operation >= 2 then 3 else 0 end end,
        _changefeed_columns = case when q._changefeed_newer_operation is null
          then q._changefeed_columns else {own_and_newer} end,
+       _changefeed_before = case when q._changefeed_newer_operation is null
+         then q._changefeed_before else {own_and_newer_before} end,
+       _changefeed_newer_before = null,
        _changefeed_newer_operation = null,
        _changefeed_newer_columns = null
  where {condition}

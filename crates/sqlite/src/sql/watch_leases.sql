@@ -15,6 +15,10 @@ create table if not exists {leases} (
   _changefeed_newer_operation       integer,
   _changefeed_columns               text,
   _changefeed_newer_columns         text,
+  -- The row as it was before each of its changes, oldest first, and before those of the newer change: a JSON array;
+  -- null where that is not known.
+  _changefeed_before                text,
+  _changefeed_newer_before          text,
   _changefeed_retry_time            integer,
   _changefeed_last_error            text,
   _changefeed_parked_time           integer,

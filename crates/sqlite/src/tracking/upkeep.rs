@@ -113,6 +113,7 @@ pub(crate) fn keep_up(tx: &Connection, watch: &Watch) -> Result<()> {
     let wants = Wants {
         function_id: &watch.function_id,
         columns: tracked.columns,
+        before: tracked.before,
     };
     let now = Tracked::ensure(tx, &name, &wants)?;
     if now.table_id != watch.table_id {

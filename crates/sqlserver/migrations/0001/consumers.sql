@@ -62,6 +62,9 @@ create table changefeed.subscription_shard (
     sent       bigint not null constraint df_subscription_shard_sent default 0,
     lost       bigint not null constraint df_subscription_shard_lost default 0,
     parked     bigint not null constraint df_subscription_shard_parked default 0,
+    -- Since when its sink takes nothing, and why.
+    failing_since datetime2(3) null,
+    failure    nvarchar(max) null,
     constraint pk_subscription_shard primary key (name, shard)
 );
 GO

@@ -40,6 +40,23 @@ create table changefeed.schema_version (
 );
 GO
 
+-- The bytes as text, 0x and two digits each: what style 1 of CONVERT does on SQL Server.
+create function changefeed.hex (@value varbinary(max)) returns varchar(max) as
+begin
+    return convert(varchar(max), @value, 1); --@sqlserver
+    --@babelfish if @value is null return null;
+    --@babelfish declare @text varchar(max) = '0x', @place int = 1, @byte int;
+    --@babelfish while @place <= datalength(@value)
+    --@babelfish begin
+    --@babelfish     set @byte = convert(int, substring(@value, @place, 1));
+    --@babelfish     set @text = @text + substring('0123456789ABCDEF', @byte / 16 + 1, 1)
+    --@babelfish                       + substring('0123456789ABCDEF', @byte % 16 + 1, 1);
+    --@babelfish     set @place = @place + 1;
+    --@babelfish end;
+    --@babelfish return @text;
+end;
+GO
+
 -- The lives of this database, the last of which counts: it began here, or with a recovery from a backup. Cursors
 -- belong to one. Milliseconds since 1970 and chance, in hexadecimal digits.
 create table changefeed.incarnation (

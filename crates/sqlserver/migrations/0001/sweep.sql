@@ -55,7 +55,10 @@ begin
         output inserted.last_change_sequence_number, inserted.last_sweep_time into @state (last, swept)
         where feed_id = @feed_id and shard = @shard;
         set @last = null;
-        select @last = t.last, @swept = t.swept from @state t;
+        select @last = t.last, @swept = t.swept from @state t; --@sqlserver
+        -- Babelfish may put the row from before the wait into OUTPUT; a statement of its own sees the newest.
+        --@babelfish select @last = s.last_change_sequence_number, @swept = s.last_sweep_time
+        --@babelfish from changefeed.shard s where s.feed_id = @feed_id and s.shard = @shard;
         if @last is null
         begin
             commit transaction;

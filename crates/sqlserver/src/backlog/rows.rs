@@ -25,13 +25,10 @@ impl Backlog {
         leased: Leased,
         settings: &WatchSettings,
     ) -> Result<Batch> {
-        let mut batch = Batch {
-            generation: leased.generation,
-            versions: leased.versions,
-            attempt: leased.attempt,
-            changes: Vec::new(),
-            asked: leased.asked,
-        };
+        let (generation, versions) = (leased.generation, leased.versions);
+        let mut batch = Batch::leased(generation, versions, leased.attempt, leased.asked);
+        let key = self.tracked.table.key.iter();
+        batch.key = key.map(|column| column.name.clone()).collect();
         let leased_rows = usize::try_from(leased.rows).unwrap_or(usize::MAX);
         match self.read(connection, &batch).await {
             Ok(changes) => {
@@ -101,6 +98,8 @@ impl Backlog {
                 version: row.take(0)?,
                 bits: row.take(5)?,
                 columns,
+                before: None,
+                images: None,
             });
         }
         Ok(changes)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use changefeed_core::{BatchOutcome, ParkedRows, Result, Take, WatchSettings, fill};
+use changefeed_core::{Batch, BatchOutcome, ParkedRows, Result, Take, WatchSettings, fill};
 
 use super::{Backlog, lock};
 use crate::events::Span;
@@ -140,20 +140,24 @@ impl Backlog {
 
     pub(crate) fn settle_sql(
         &self,
-        attempt: u32,
+        batch: &Batch,
         outcome: &BatchOutcome,
         settings: &WatchSettings,
     ) -> Result<String> {
+        let part = batch.meant("_changefeed_change_version", |list| {
+            format!("in (select convert(bigint, p.value) from openjson(N'[{list}]') p)")
+        });
+        let held = HELD.to_owned() + &part;
         let common = [
             ("leases", self.leases.as_str()),
-            ("held", HELD),
+            ("held", held.as_str()),
             ("unleased", UNLEASED),
         ];
         let settle = match outcome {
             BatchOutcome::Done => fill(include_str!("../sql/watch_done.sql"), &common)?,
             BatchOutcome::Released => fill(include_str!("../sql/watch_released.sql"), &common)?,
             BatchOutcome::Failed { error } => {
-                let wait = Span::of(settings.wait_after(attempt));
+                let wait = Span::of(settings.wait_after(batch.attempt));
                 let more = [
                     ("error", quote::literal(&printable(error))),
                     ("attempts", settings.attempts.to_string()),
@@ -171,7 +175,7 @@ impl Backlog {
             &[
                 ("lock", &self.lock_sql()),
                 ("leases", &self.leases),
-                ("held", HELD),
+                ("held", &held),
                 ("draw", &self.draw_sql()?),
                 ("settle", &settle),
             ],

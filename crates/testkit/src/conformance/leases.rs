@@ -110,3 +110,40 @@ pub async fn twenty_candidates_one_holder(backend: Arc<dyn Backend>) {
     }
     assert_eq!(holders, 1);
 }
+
+/// Those of the owner first, then a few of the free ones; never one of somebody else's.
+pub async fn many_leases_are_taken_and_renewed_in_one_call(backend: Arc<dyn Backend>) {
+    let (a, b) = (backend.installed().await, backend.store().await);
+    let names: Vec<String> = (0..6).map(|n| format!("push/s/{n}")).collect();
+    let generations = |mut leases: Vec<changefeed_core::Lease>| {
+        leases.sort_by(|x, y| x.name.cmp(&y.name));
+        let shown = leases.into_iter().map(|l| (l.name, l.generation));
+        shown.collect::<Vec<_>>()
+    };
+    let theirs = b.lease(&names[1], "b", LONG).await.unwrap().unwrap();
+    let first = a.leases(&names, "a", LONG, 2).await.unwrap();
+    assert_eq!(first.len(), 2, "two of those that are free: {first:?}");
+    let second = generations(a.leases(&names, "a", LONG, 100).await.unwrap());
+    assert_eq!(second.len(), 5, "{second:?}");
+    assert!(second.iter().all(|(name, _)| *name != names[1]));
+    let renewed = generations(a.leases(&names, "a", LONG, 0).await.unwrap());
+    assert_eq!(renewed, second, "a renewal is no change");
+    assert_eq!(b.leases(&names[2..], "b", LONG, 9).await.unwrap(), []);
+    assert_eq!(a.leases(&[], "a", LONG, 9).await.unwrap(), []);
+
+    // What is given back or has expired is free, and comes with another generation.
+    b.release(&theirs).await.unwrap();
+    let ttl = Duration::from_millis(300);
+    let short = a.leases(&names[..3], "a", ttl, 9).await.unwrap();
+    assert_eq!(short.len(), 3);
+    let taken = eventually("b takes over", || async {
+        let taken = b.leases(&names[..3], "b", LONG, 9).await.unwrap();
+        (taken.len() == 3).then_some(taken)
+    })
+    .await;
+    for lease in taken {
+        let before = short.iter().find(|l| l.name == lease.name).unwrap();
+        assert!(lease.generation > before.generation, "{lease:?}");
+    }
+    assert_eq!(a.leases(&names[..3], "a", LONG, 9).await.unwrap(), []);
+}

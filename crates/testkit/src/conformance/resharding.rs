@@ -10,7 +10,7 @@ use changefeed_core::{
     TableName,
 };
 use changefeed_engine::sinks::Files;
-use changefeed_engine::{CancellationToken, Changefeed, Sinks, Subscriber};
+use changefeed_engine::{CancellationToken, Changefeed, Leases, Sinks, Subscriber};
 use fastrand::Rng;
 use futures_util::StreamExt;
 use serde_json::Value;
@@ -369,13 +369,12 @@ pub async fn promise_13_a_subscription_keeps_the_order_of_rows(backend: Arc<dyn 
             main: Arc::new(main),
             refused: None,
         };
-        let (store, feed) = (store.clone(), feed.clone());
         let subscriber = Subscriber::new(
-            store,
+            store.clone(),
             definition.clone(),
-            feed,
+            feed.clone(),
             ShardId(shard),
-            format!("owner-{shard}"),
+            Leases::start(store.clone(), format!("owner-{shard}")),
             sinks,
         );
         tokio::spawn(subscriber.run(stop.clone()))

@@ -12,16 +12,16 @@ use changefeed_core::{
 };
 use changefeed_engine::sinks::destination::{self, Appended, Destination, Held, Mark, Message};
 use changefeed_engine::sinks::{Files, PushOptions, PushTo, destination as open, place_of};
-use changefeed_engine::{CancellationToken, Changefeed, Sinks, Subscriber};
+use changefeed_engine::{CancellationToken, Changefeed, Leases, Sinks, Subscriber};
 use changefeed_receiver::{Receiver, Reply};
 
 use crate::backend::{Backend, eventually_true};
 
-fn at(n: i64) -> Cursor {
+pub(super) fn at(n: i64) -> Cursor {
     Cursor::Number(DEFAULT_START + n)
 }
 
-fn definition(feed: &Feed) -> SubscriptionDefinition {
+pub(super) fn definition(feed: &Feed) -> SubscriptionDefinition {
     let sink = Sink::File("/nowhere/{shard}".to_owned());
     let mut definition =
         SubscriptionDefinition::new("out".parse().unwrap(), feed.name.clone(), sink);
@@ -29,7 +29,7 @@ fn definition(feed: &Feed) -> SubscriptionDefinition {
     definition
 }
 
-fn lane(feed: &Feed) -> Lane {
+pub(super) fn lane(feed: &Feed) -> Lane {
     Lane {
         name: "out".parse().unwrap(),
         feed: feed.id,
@@ -201,7 +201,7 @@ impl Pushing {
             known.definition,
             feed.clone(),
             ShardId(0),
-            "me",
+            Leases::start(store.clone(), "me"),
             sinks,
         );
         let stop = CancellationToken::new();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{Batch, BatchOutcome, ParkedRows, RowOperation, WatchSettings};
-use changefeed_engine::WatchFunction;
+use changefeed_engine::{Handled, WatchFunction};
 use serde_json::json;
 use tokio::sync::mpsc;
 
@@ -138,7 +138,7 @@ pub async fn a_renewed_lease_lasts(backend: Arc<dyn Backend>) {
     assert_eq!(scene.settle(&held, BatchOutcome::Done).await, 1);
 }
 
-/// After the polling interval by the one, after the lease by the others.
+/// After the retry interval by the one, after the lease by the others.
 pub async fn a_failed_batch_is_tried_again_by_its_holder_and_later_by_others(
     backend: Arc<dyn Backend>,
 ) {
@@ -153,7 +153,7 @@ pub async fn a_failed_batch_is_tried_again_by_its_holder_and_later_by_others(
     assert_eq!(status.last_error.as_deref(), Some("no luck"));
     assert_eq!((status.unprocessed, status.parked), (1, 0));
     let second = next(&scene, "a", &brief()).await;
-    assert!(waits.elapsed() >= quick().interval);
+    assert!(waits.elapsed() >= quick().retry_interval);
     assert_eq!((second.attempt, ids(&second)), (2, vec![1]));
     // The second lease is a short one: when it has ended, the row is anybody's.
     scene.settle(&second, failed("again")).await;
@@ -435,13 +435,13 @@ impl Drop for Dropped<'_> {
 
 #[async_trait]
 impl WatchFunction for Slow {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let mut dropped = Dropped(self, false);
         let _ = self.called.send((self.name, ids(batch)));
         let permit = self.end.acquire().await;
         permit.unwrap().forget();
         dropped.1 = true;
-        Ok(())
+        Ok(Handled::all())
     }
 }
 

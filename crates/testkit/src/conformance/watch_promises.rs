@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use changefeed_core::{Batch, WatchSettings};
-use changefeed_engine::WatchFunction;
+use changefeed_engine::{Handled, WatchFunction};
 
 use crate::backend::{Backend, Session, Words, eventually_true};
 use crate::soaking;
@@ -20,12 +20,12 @@ struct Counting(Arc<std::sync::Mutex<BTreeMap<i64, u64>>>);
 
 #[async_trait]
 impl WatchFunction for Counting {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let mut counts = self.0.lock().unwrap();
         for id in ids(batch) {
             *counts.entry(id).or_default() += 1;
         }
-        Ok(())
+        Ok(Handled::all())
     }
 }
 

@@ -1,8 +1,9 @@
 //! Definitions in the words of the file, for plans.
 
 use changefeed::{
-    Capture, Delivery, Feed, NewFeed, Retention, Sink, Source, TableName, TriggerDefinition,
-    Updates, WatchDefinition, WatchFrom, WatchSpec, format_span, without_secrets,
+    Capture, Delivery, Feed, NewFeed, OnRefusal, Retention, Sink, Source, SubscriptionDefinition,
+    TableName, TriggerDefinition, Updates, WatchDefinition, WatchFrom, WatchSpec, format_span,
+    without_secrets,
 };
 use serde::Serialize;
 use toml::Value;
@@ -188,6 +189,27 @@ pub(super) fn new_watch(new: &WatchSpec, mut keys: Keys) -> Keys {
     keys
 }
 
+/// A subscription, without its secrets. Where it begins matters only when it is created.
+pub(super) fn subscription(definition: &SubscriptionDefinition, new: bool) -> Keys {
+    let mut shown = definition.clone();
+    shown.sink = without_secrets(&shown.sink).without_password();
+    if let OnRefusal::DeadLetter(sink) = &mut shown.on_refusal {
+        *sink = sink.without_password();
+    }
+    let plain = SubscriptionDefinition::new(shown.name.clone(), shown.feed.clone(), Sink::Stdout);
+    let (mut keys, mut plain) = (object(&shown), object(&plain));
+    if !new {
+        keys.remove("from");
+    }
+    for key in ["feed", "to"] {
+        plain.remove(key);
+    }
+    // Variables that may be named are no key of the file.
+    keys.remove("granted_env");
+    let reference = EXAMPLE.find("\n#[subscriptions.").unwrap_or(0);
+    ordered(keys, &plain, &EXAMPLE[reference..])
+}
+
 type Object = serde_json::Map<String, serde_json::Value>;
 
 /// A definition in its one form.
@@ -200,6 +222,16 @@ fn object(definition: &impl Serialize) -> Object {
 
 /// The keys that do not have their defaults, in the order of the reference.
 fn written(keys: Object, plain: &Object, table: &TableName) -> Keys {
+    // Triggers and watches come last there, and share the keys of a sink; those of feeds mean something else.
+    let reference = EXAMPLE
+        .find("\n#[triggers.")
+        .map_or(EXAMPLE, |at| &EXAMPLE[at..]);
+    let mut all = ordered(keys, plain, reference);
+    all.insert(0, ("table".to_owned(), Value::String(table.to_string())));
+    all
+}
+
+fn ordered(keys: Object, plain: &Object, reference: &str) -> Keys {
     let mut all: Keys = keys
         .into_iter()
         .filter(|(key, value)| {
@@ -209,11 +241,6 @@ fn written(keys: Object, plain: &Object, table: &TableName) -> Keys {
         })
         .filter_map(|(key, value)| Some((key, Value::try_from(value).ok()?)))
         .collect();
-    // Triggers and watches come last there, and share the keys of a sink; those of feeds mean something else.
-    let reference = EXAMPLE
-        .find("\n#[triggers.")
-        .map_or(EXAMPLE, |at| &EXAMPLE[at..]);
     all.sort_by_key(|(key, _)| reference.find(&format!("\n#{key} =")));
-    all.insert(0, ("table".to_owned(), Value::String(table.to_string())));
     all
 }

@@ -2,13 +2,15 @@
 
 use changefeed::{
     Changefeed, Error, EventTrigger, Feed, Fold, Kind, NewFeed, Result, Shard, Sink,
-    Source as FeedSource, Step, TriggerDefinition, Watch, WatchSpec,
+    Source as FeedSource, Step, Subscription, SubscriptionDefinition, TriggerDefinition, Watch,
+    WatchSpec,
 };
 use serde::Serialize;
 
 use super::keys::{self, Difference, Keys, differences};
+use super::subscriptions::{self, FeedThen};
 use super::wanted::{Wanted, taken};
-use crate::config::Written;
+use crate::config::{Place, Written};
 
 /// What is done to a definition.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -49,8 +51,16 @@ impl Plan {
         let feeds = db.store().feeds().await?;
         let triggers = db.store().triggers().await?;
         let watches = db.store().watches().await?;
+        let subscriptions = db.store().subscriptions().await?;
         let mut plan = Plan::default();
         let mut drops_after = Vec::new();
+        // Before their feeds. Those of programs of their own are left alone.
+        let ours = subscriptions
+            .iter()
+            .filter(|s| s.definition.sink != Sink::InProcess);
+        for there in ours.filter(|s| !wanted.has_subscription(s)) {
+            plan.superfluous(subscriptions::drop(there), prune);
+        }
         for there in triggers.iter().filter(|t| !wanted.has_trigger(t)) {
             plan.superfluous(drop_trigger(there), prune);
         }
@@ -100,6 +110,12 @@ impl Plan {
             let there = watches.iter().find(|w| w.name == new.name);
             plan.entries.extend(put_watch(there, new));
         }
+        for (new, paused, place) in &wanted.subscriptions {
+            let there = subscriptions.iter().find(|s| s.definition.name == new.name);
+            let feed = plan.feed_of(&feeds, wanted, new, place)?;
+            let put = subscriptions::put(db, there, new, *paused, &feed).await;
+            plan.entries.extend(put.map_err(|e| place.of(e))?);
+        }
         Ok(plan)
     }
 
@@ -107,6 +123,47 @@ impl Plan {
     fn drops_feed(&self, there: &Feed) -> bool {
         let mut steps = self.entries.iter().flat_map(|e| &e.steps);
         steps.any(|step| matches!(step, Step::DropFeed(feed) if feed.id == there.id))
+    }
+
+    /// The feed of a subscription, as it is when these steps are done.
+    fn feed_of(
+        &self,
+        feeds: &[Feed],
+        wanted: &Wanted,
+        of: &SubscriptionDefinition,
+        place: &Place,
+    ) -> Result<FeedThen> {
+        if let Some(new) = wanted.feeds.iter().find(|f| f.value.name == of.feed) {
+            let there = feeds.iter().find(|f| f.name == of.feed);
+            return Ok(match there.filter(|there| !self.drops_feed(there)) {
+                Some(there) => FeedThen::There(Feed {
+                    source: new.value.source.clone().or(there.source.clone()),
+                    ..there.clone()
+                }),
+                None => FeedThen::Created(new.value.clone()),
+            });
+        }
+        let there = feeds.iter().find(|f| f.name == of.feed);
+        if let Some(there) = there.filter(|there| !self.drops_feed(there)) {
+            return Ok(FeedThen::There(there.clone()));
+        }
+        let bound = |t: &TriggerDefinition| {
+            let binding = t.capture.feed.as_ref();
+            binding.is_some_and(|b| b.feed == of.feed)
+        };
+        if wanted.triggers.iter().any(|(t, _)| bound(t)) {
+            return Ok(FeedThen::Created(NewFeed {
+                source: Some(FeedSource::Events),
+                ..NewFeed::new(of.feed.clone())
+            }));
+        }
+        let what = format!(
+            "subscription '{}' is of feed '{}', which there is not",
+            of.name, of.feed
+        );
+        Err(place
+            .error(what)
+            .advise("define [feeds.NAME] too, or name another feed"))
     }
 
     /// Whether it shows the same as another.
@@ -135,6 +192,11 @@ impl Plan {
 impl Wanted {
     fn has_trigger(&self, there: &EventTrigger) -> bool {
         let mut names = self.triggers.iter().map(|(t, _)| &t.name);
+        names.any(|name| *name == there.definition.name)
+    }
+
+    fn has_subscription(&self, there: &Subscription) -> bool {
+        let mut names = self.subscriptions.iter().map(|(s, ..)| &s.name);
         names.any(|name| *name == there.definition.name)
     }
 
@@ -167,7 +229,7 @@ impl Entry {
         Ok(())
     }
 
-    fn new(action: Action, kind: &'static str, name: impl ToString) -> Self {
+    pub(super) fn new(action: Action, kind: &'static str, name: impl ToString) -> Self {
         Entry {
             action,
             kind,
@@ -178,17 +240,17 @@ impl Entry {
         }
     }
 
-    fn step(mut self, step: Step) -> Self {
+    pub(super) fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
         self
     }
 
-    fn changes(mut self, changes: Vec<Difference>) -> Self {
+    pub(super) fn changes(mut self, changes: Vec<Difference>) -> Self {
         self.changes = changes;
         self
     }
 
-    fn note(mut self, note: impl Into<String>) -> Self {
+    pub(super) fn note(mut self, note: impl Into<String>) -> Self {
         self.note = Some(note.into());
         self
     }
@@ -298,7 +360,7 @@ fn same_but_for_case(change: &Difference) -> bool {
 }
 
 /// What stands in `paused` of a trigger that a file has paused.
-const PAUSED: &str = "by changefeed.toml";
+pub(super) const PAUSED: &str = "by changefeed.toml";
 
 fn put_trigger(
     there: Option<&EventTrigger>,
@@ -350,7 +412,7 @@ fn put_trigger(
 
 /// Variables that become granted because the file names them; a definition that came over HTTP has
 /// only named them.
-fn newly_granted(before: Option<&Sink>, after: &Sink) -> Option<Difference> {
+pub(super) fn newly_granted(before: Option<&Sink>, after: &Sink) -> Option<Difference> {
     let granted = |sink: &Sink| sink.as_webhook().map(|w| w.granted_env.clone());
     let (before, after) = (granted(before?)?, granted(after)?);
     if before == after {

@@ -2,7 +2,8 @@
 
 use changefeed::{
     CHANGES_PER_WORKER, Changefeed, Error, FeedName, NewFeed, Result, Setting, Sink, Source,
-    TableName, TriggerDefinition, WatchSpec, WebhookTarget, without_secrets,
+    SubscriptionDefinition, TableName, TriggerDefinition, WatchSpec, WebhookTarget,
+    without_secrets,
 };
 
 use crate::commands::{feed, trigger, watch};
@@ -14,6 +15,8 @@ pub(super) struct Wanted {
     /// With whether it is paused, if the file says that.
     pub(super) triggers: Vec<(TriggerDefinition, Option<bool>)>,
     pub(super) watches: Vec<WatchSpec>,
+    /// With whether it is paused, if the file says that, and where it is defined.
+    pub(super) subscriptions: Vec<(SubscriptionDefinition, Option<bool>, Place)>,
 }
 
 impl Wanted {
@@ -22,6 +25,7 @@ impl Wanted {
             feeds: Vec::new(),
             triggers: Vec::new(),
             watches: Vec::new(),
+            subscriptions: Vec::new(),
         };
         for written in config.feeds {
             let feed = feed_of(db, feed::new_feed(db, written.value)).await;
@@ -47,6 +51,24 @@ impl Wanted {
                 refuse_secrets(&definition.sink, &written.place)?;
             }
             wanted.watches.push(watch);
+        }
+        for written in config.subscriptions {
+            let name = written.value.name.clone();
+            let hidden = written.value.to_env.is_some();
+            let paused = config.paused_subscriptions.get(name.as_str()).copied();
+            let definition = written.value.definition(db);
+            let definition = definition.map_err(|e| written.place.of(e))?;
+            for sink in definition.sinks() {
+                refuse_secrets(sink, &written.place)?;
+                if !hidden && sink.without_password() != *sink {
+                    return Err(written.place.error(
+                        "the URL of the sink holds a password, which is not written in this file: write \
+                         to = { env = \"NAME\" }",
+                    ));
+                }
+            }
+            let place = written.place;
+            wanted.subscriptions.push((definition, paused, place));
         }
         Ok(wanted)
     }

@@ -76,6 +76,7 @@ pub(super) fn panels(status: &Status) -> Vec<Panel> {
         consumers(status),
         triggers(status),
         watches(status),
+        subscriptions(status),
         instances(status),
         incidents(status),
     ];
@@ -190,6 +191,30 @@ fn watches(status: &Status) -> Panel {
     Panel {
         title: "WATCHES",
         columns: &["PENDING", "LEASED", "PARKED", "WORKERS", "SEEN AGO"],
+        rows: rows.collect(),
+    }
+}
+
+fn subscriptions(status: &Status) -> Panel {
+    let rows = status.subscriptions.iter().map(|s| {
+        vec![
+            plain(format!("{} of {}", s.name, s.feed)),
+            match s.state {
+                "failing" | "stopped" | "paused" => bad(s.state),
+                state => plain(state),
+            },
+            plain(rate(s.rate)),
+            plain(s.lag_changes.to_string()),
+            plain(human_ms(s.lag_ms)),
+            match s.failing_ms {
+                Some(since) => bad(human_ms(since)),
+                None => quiet("-"),
+            },
+        ]
+    });
+    Panel {
+        title: "SUBSCRIPTIONS",
+        columns: &["STATE", "SENT/s", "BEHIND", "LAG", "FAILING FOR"],
         rows: rows.collect(),
     }
 }

@@ -71,14 +71,40 @@ fn describe(definition: &WatchDefinition) -> String {
         format!(
             "{} attempts from {} apart",
             settings.attempts,
-            time(settings.interval)
+            time(settings.retry_interval)
         ),
+        format!("timeout {}", time(definition.timeout)),
     ];
+    if !settings.polling_interval.is_zero() {
+        words.push(format!(
+            "looks every {} at most",
+            time(settings.polling_interval)
+        ));
+    }
+    let filter = &definition.filter;
+    if !filter.on.is_empty() {
+        let names: Vec<String> = filter.on.iter().map(ToString::to_string).collect();
+        words.push(format!("only {}", names.join(", ")));
+    }
+    words.extend(
+        filter
+            .when
+            .iter()
+            .map(|condition| format!("when {condition}")),
+    );
+    if !filter.columns.is_empty() {
+        words.push(format!("columns {}", filter.columns.join(", ")));
+    }
     words.extend(definition.with_version.then(|| "with versions".to_owned()));
     words.extend(
         definition
             .with_columns
             .then(|| "with changed columns".to_owned()),
+    );
+    words.extend(
+        definition
+            .with_before
+            .then(|| "with rows as they were".to_owned()),
     );
     words.extend(
         definition

@@ -1,10 +1,12 @@
 //! `changefeed watch TABLE`
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use changefeed::{
-    Batch, BatchFormat, Changefeed, Result, WatchFunction, WatchSpec, Watcher, WebhookOptions,
-    batch_json, batch_sink, require_current, unique_name,
+    Batch, BatchFormat, Changefeed, Handled, Result, WatchFunction, WatchName, WatchSpec, Watcher,
+    WebhookOptions, batch_json, batch_sink, require_current, unique_name,
 };
 
 use super::definition;
@@ -14,49 +16,71 @@ use crate::signals;
 
 pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Result<()> {
     let Some(table) = args.table else {
-        return Err(crate::usage("watch what?")
-            .advise("name a table and a function: changefeed watch orders --name mail"));
-    };
-    let Some(name) = args.name else {
-        return Err(crate::usage("the function has no name")
-            .advise("add --name FUNCTION: a function that is restarted under the same name continues where it stopped"));
+        return Err(crate::usage("watch what?").advise(
+            "name a table, and a function that is to last: changefeed watch orders --name mail",
+        ));
     };
     require_current(db.schema().await?)?;
     let settings = args.settings.settings();
     settings.validate()?;
+    let table = db.table(&table)?;
+    let name = match args.name {
+        Some(name) => name,
+        None if args.keep => made_up(&table.name)?,
+        None if settings.polling_interval > RARELY => {
+            return Err(crate::usage("a watch that looks so rarely needs a name")
+                .advise("add --name FUNCTION, or --keep: without, it is taken for one that was left behind"));
+        }
+        None => WatchName::temporary(chance()),
+    };
+    // Those of processes that were killed. Somebody else may look after them who has the right to.
+    if let Err(error) = db.remove_left_watches().await {
+        tracing::debug!(%error, "watches that were left behind are not removed");
+    }
     let webhooks = WebhookOptions {
         variables: args.variables,
         ..WebhookOptions::default()
     };
     let target = &args.target;
-    let format = BatchFormat {
-        version: target.with_version,
-        columns: target.with_columns,
-    };
+    let (format, filter) = (target.format(), target.filter());
+    filter.validate()?;
     let spec = WatchSpec {
         from: args.from,
-        columns: target.with_columns,
         max_changes_per_worker: target.max_changes_per_worker,
-        ..WatchSpec::new(name.clone(), db.table(&table)?)
+        ..WatchSpec::new(name.clone(), table).wanting(&filter, format)
     };
     // Without a place to go to, batches are printed.
     let function = match definition(args.target, &args.settings)? {
         Some(definition) => batch_sink(&name, &definition, webhooks)?,
         None => None,
     };
-    let watch = db.store().open_watch(&spec).await?;
+    // Before anything is there that would be left behind.
     let shutdown = signals::shutdown()?;
-    let watcher = Watcher::new(db.store().clone(), watch, settings, unique_name());
-    let totals = match function {
-        Some(function) => watcher.run(&*function, shutdown).await?,
+    let watch = db.store().open_watch(&spec).await?;
+    if args.keep {
+        tracing::warn!(watch = %name, "kept under this name");
+    }
+    let watcher = Watcher::new(db.store().clone(), watch.clone(), settings, unique_name())
+        .filter(&filter, format)?;
+    let ended = match function {
+        Some(function) => watcher.run(&*function, shutdown).await,
         None => {
             let print = Print {
                 out: Mutex::new(out),
                 format,
             };
-            watcher.run(&print, shutdown).await?
+            watcher.run(&print, shutdown).await
         }
     };
+    if name.is_temporary()
+        && let Err(error) = db.store().drop_watch(&watch).await
+    {
+        tracing::warn!(
+            watch = %name, %error,
+            "it could not be removed: `changefeed watch drop` does that, or the next start of a watch"
+        );
+    }
+    let totals = ended?;
     tracing::info!(
         batches = totals.batches,
         changes = totals.changes,
@@ -64,6 +88,20 @@ pub(super) async fn run(db: &Changefeed, args: WatchRun, out: &mut Out) -> Resul
         "stopped"
     );
     Ok(())
+}
+
+/// A watch without a name is known to be at work by how often it looks.
+const RARELY: Duration = Duration::from_secs(20);
+
+fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
+}
+
+/// A name for a function that is to last.
+fn made_up(table: &str) -> Result<WatchName> {
+    let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+    let table: String = table.chars().filter(plain).take(80).collect();
+    format!("{table}-{:06x}", chance() % 0x100_0000).parse()
 }
 
 /// Prints each change on a line of its own.
@@ -74,7 +112,7 @@ struct Print<'a> {
 
 #[async_trait::async_trait]
 impl WatchFunction for Print<'_> {
-    async fn call(&self, batch: &Batch) -> Result<(), String> {
+    async fn call(&self, batch: &Batch) -> Result<Handled, String> {
         let lines: Result<Vec<String>> = batch
             .changes
             .iter()
@@ -93,6 +131,7 @@ impl WatchFunction for Print<'_> {
             };
             printed.map_err(|e| e.to_string())?;
         }
-        out.flush().map_err(|e| e.to_string())
+        out.flush().map_err(|e| e.to_string())?;
+        Ok(Handled::all())
     }
 }

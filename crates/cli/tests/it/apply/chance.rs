@@ -191,7 +191,13 @@ fn watch(chance: &mut Rng, name: &str, text: &mut String) {
         &["with_version = true", "with_columns = true"],
     );
     maybe(chance, text, &["batch = 1", "batch = 10_000"]);
-    maybe(chance, text, &["interval = \"20ms\""]);
+    maybe(chance, text, &["retry_interval = \"20ms\""]);
+    maybe(chance, text, &["polling_interval = \"1m\""]);
+    maybe(
+        chance,
+        text,
+        &["on = [\"insert\"]", "on = [\"delete\", \"update\"]"],
+    );
     maybe(
         chance,
         text,

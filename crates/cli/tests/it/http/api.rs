@@ -251,7 +251,7 @@ pub(crate) async fn the_life_of_a_watch(backend: Arc<dyn Backend>) {
     receiver.otherwise(Reply::Status(500));
     let new = json!({
         "name": "mail", "table": "orders", "webhook": receiver.url("/w"), "attempts": 1,
-        "interval": "50ms", "timeout": "5s", "header": {"x-team": "shop"}
+        "retry_interval": "50ms", "timeout": "5s", "header": {"x-team": "shop"}
     });
     let made = post(&serving, "/api/watches", new.clone(), 201).await;
     assert_eq!(

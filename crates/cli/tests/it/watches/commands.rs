@@ -102,7 +102,7 @@ fn serve_runs_what_is_defined() {
                     &exec,
                     "--attempts",
                     "2",
-                    "--interval",
+                    "--retry-interval",
                     "20ms",
                 ]
             )
@@ -151,7 +151,7 @@ fn a_webhook_gets_batches() {
                     &receiver.url("/hook"),
                     "--secret-env",
                     "WATCH_SECRET",
-                    "--interval",
+                    "--retry-interval",
                     "20ms",
                 ],
             )
@@ -189,7 +189,36 @@ fn wrong_input_gets_one_clear_sentence() {
         scene.app.run("create table keyless (id integer)").await;
         for (args, code, words) in [
             (vec!["watch"], 2, "watch what?"),
-            (vec!["watch", "orders"], 2, "the function has no name"),
+            (
+                vec!["watch", "orders", "--name", "x", "--on", "truncate"],
+                2,
+                "'truncate' is not an operation",
+            ),
+            (
+                vec!["watch", "orders", "--when", "note ="],
+                2,
+                "the condition cannot be used",
+            ),
+            (
+                vec!["watch", "orders", "--when", "nte = 'a'"],
+                2,
+                "orders has no column 'nte'",
+            ),
+            (
+                vec!["watch", "orders", "--columns", "note,nte"],
+                2,
+                "orders has no column 'nte'",
+            ),
+            (
+                vec!["watch", "orders", "--polling-interval", "5m"],
+                2,
+                "needs a name",
+            ),
+            (
+                vec!["watch", "orders", "--name", "x", "--keep"],
+                2,
+                "cannot be used with",
+            ),
             (
                 vec!["watch", "orders", "--name", "a b"],
                 2,

@@ -77,6 +77,60 @@ fn a_stopped_instance_finishes_its_call() {
     });
 }
 
+/// A watch without a name leaves nothing behind: when it is told to stop, and when it was killed, after a while.
+#[test]
+fn a_watch_without_a_name_leaves_nothing_behind() {
+    on_every_database(async |scene| {
+        let url = scene.backend.url();
+        scene
+            .app
+            .run("create table notes (id integer primary key, body text)")
+            .await;
+        let names = async || -> Vec<String> {
+            let watches = scene.store.watches().await.unwrap();
+            watches.iter().map(|w| w.name.to_string()).collect()
+        };
+        let start = |more: &[&str]| {
+            let mut args = vec!["watch", "notes"];
+            args.extend(more);
+            Running::start(changefeed(&url, &args).stdout(Stdio::null()))
+        };
+        let mut polite = start(&[]);
+        eventually_true("it is there", async || names().await.len() == 2).await;
+        terminate(polite.pid());
+        assert!(polite.wait(Duration::from_secs(20)).success());
+        assert_eq!(names().await, ["f"]);
+        let killed = start(&[]);
+        eventually_true("it is there", async || names().await.len() == 2).await;
+        drop(killed);
+        // A minute later.
+        let (state, left) = match scene
+            .app
+            .query("select 1 from changefeed_global_state")
+            .await
+        {
+            Ok(_) => ("changefeed_global_state", "last_access_time - 70000"),
+            Err(_) => (
+                "changefeed.global_state",
+                "last_access_time - interval '70 seconds'",
+            ),
+        };
+        scene
+            .app
+            .run(&format!("update {state} set last_access_time = {left}"))
+            .await;
+        let mut kept = start(&["--keep", "--exec", "true"]);
+        eventually_true("the other is gone", async || {
+            let names = names().await;
+            names.len() == 2 && names.iter().any(|name| name.starts_with("notes-"))
+        })
+        .await;
+        terminate(kept.pid());
+        assert!(kept.wait(Duration::from_secs(20)).success());
+        assert_eq!(names().await.len(), 2);
+    });
+}
+
 /// A command that cannot keep its lease is ended, with everything it has started.
 #[test]
 fn a_command_that_lost_its_lease_is_ended_with_its_children() {

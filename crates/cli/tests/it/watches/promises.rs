@@ -45,6 +45,34 @@ fn promise_11_a_crash_at_any_named_place_loses_nothing() {
     });
 }
 
+/// Rows that a function says have failed are tried again without the others, also by another process.
+#[test]
+fn promise_11_a_crash_between_the_parts_of_a_batch_loses_nothing() {
+    on_every_database(async |scene| {
+        let url = scene.backend.url();
+        let journal = Journal::new();
+        let values: Vec<String> = (1..=10).map(|id| format!("({id}, 'a')")).collect();
+        let insert = format!("insert into orders values {}", values.join(", "));
+        scene.app.run(&insert).await;
+        // Fails with row 4 wherever it is, as long as it is not alone.
+        let partly = format!(
+            "{}; tail -n 1 {} | grep -q '}},{{' && echo '{{\"failed\": [{{\"index\": 3, \"error\": \"no room\"}}]}}'; true",
+            journal.command(),
+            journal.path().display()
+        );
+        let mut doomed = instance(&url, &partly, Some("watch.part"));
+        assert!(!doomed.wait(Duration::from_secs(20)).success());
+        let status = scene.store.watch_status(&scene.watch, 0).await.unwrap();
+        assert_eq!(status.unprocessed, 1, "the others are done");
+        let _healthy = instance(&url, &partly, None);
+        processed(&scene).await;
+        let batches = journal.batches();
+        let sizes: Vec<usize> = batches.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [10, 1]);
+        assert_eq!(batches[1][0]["Item"], json!({"id": 4, "note": "a"}));
+    });
+}
+
 /// A function that begins with all rows, killed while they are loaded, begins with all of them.
 #[test]
 fn promise_11_a_load_that_was_cut_off_goes_on() {

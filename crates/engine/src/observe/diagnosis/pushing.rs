@@ -1,6 +1,8 @@
 //! What keeps subscriptions from pushing.
 
-use changefeed_core::{Finding, Result, Severity, Sink};
+use std::time::Duration;
+
+use changefeed_core::{Finding, Result, Severity, Sink, format_span};
 
 use crate::Changefeed;
 
@@ -30,6 +32,20 @@ pub(super) async fn look(db: &Changefeed) -> Result<Vec<Finding>> {
                     Severity::Problem,
                     format!("shard {} is stopped: {why}", shard.shard),
                     format!("`changefeed subscription show {name}`"),
+                );
+            }
+            if let Some(failing) = &shard.failing {
+                let since = Duration::from_millis(u64::try_from(failing.since_ms).unwrap_or(0));
+                add(
+                    Severity::Problem,
+                    format!(
+                        "the sink of shard {} has taken nothing for {}: {}",
+                        shard.shard,
+                        format_span(Duration::from_secs(since.as_secs())),
+                        failing.error
+                    ),
+                    "see to it that the sink answers; nothing is skipped meanwhile, and retention waits"
+                        .to_owned(),
                 );
             }
             if shard.lost > 0 {

@@ -132,6 +132,7 @@ pub(super) struct Beginning {
     limit: usize,
     room: usize,
     seen: u64,
+    all: Option<BytesMut>,
 }
 
 impl Beginning {
@@ -143,13 +144,28 @@ impl Beginning {
             limit,
             room: limit.saturating_add(longest),
             seen: 0,
+            all: None,
         }
+    }
+
+    /// Keeps everything that is read, for somebody else than the log.
+    pub(super) fn keep_all(&mut self) {
+        self.all = Some(BytesMut::new());
+    }
+
+    /// What was kept for somebody else.
+    pub(super) fn all(&self) -> Option<String> {
+        let all = self.all.as_ref()?;
+        Some(String::from_utf8_lossy(all).into_owned())
     }
 
     pub(super) fn add(&mut self, piece: &[u8]) {
         let free = self.room - self.kept.len();
         self.kept.extend_from_slice(&piece[..piece.len().min(free)]);
         self.seen += piece.len() as u64;
+        if let Some(all) = &mut self.all {
+            all.extend_from_slice(piece);
+        }
     }
 
     /// How many bytes have arrived.

@@ -119,17 +119,16 @@ async fn a_batch_of_a_watch_is_posted_again_within_its_attempt() {
     let name = "mail".parse().unwrap();
     let post = PostBatches::prepare(client(), &name, &definition, &nothing).unwrap();
     let batch = Batch {
-        generation: 1,
-        versions: (1, 1),
-        attempt: 1,
         changes: vec![RowChange {
             operation: RowOperation::Insert,
             item: raw("{}"),
             version: 1,
             bits: 0,
             columns: None,
+            before: None,
+            images: None,
         }],
-        asked: Instant::now(),
+        ..Batch::leased(1, (1, 1), 1, Instant::now())
     };
     receiver.next([Reply::Accept, Reply::DropAfterReading, Reply::Accept]);
     post.call(&batch).await.unwrap();

@@ -33,7 +33,7 @@ fn a_row_that_cannot_be_read_is_parked_alone() {
 /// What is handed over until one row was given up and nothing is left to do.
 async fn until_parked(store: &dyn Store, watch: &Watch) -> Vec<String> {
     let settings = WatchSettings {
-        interval: Duration::from_millis(10),
+        retry_interval: Duration::from_millis(10),
         ..quick()
     };
     let mut handed = Vec::new();

@@ -420,3 +420,28 @@ fn what_is_wrong_with_a_watch_is_found() {
         assert_eq!(found().await, "its table was dropped");
     });
 }
+
+/// Truncating state is a reset where watches come from: whoever does it is told, and whoever starts next.
+#[test]
+fn a_backlog_that_was_truncated_is_told_at_the_next_start() {
+    scene(async |scene| {
+        let app = &scene.app;
+        app.run("insert into orders values (1, 'a')").await;
+        let batch = scene.take("me", &quick()).await.unwrap();
+        scene
+            .settle(&batch, changefeed_core::BatchOutcome::Released)
+            .await;
+        app.run(&format!("truncate {}", scene.watch.leases_table))
+            .await;
+        let states = "select count(*) from changefeed.global_state";
+        assert_eq!(app.number(states).await, 0);
+        let opened = scene.store.open_watch(&spec("f", "orders")).await;
+        assert_eq!(opened.unwrap().name, scene.watch.name);
+        assert_eq!(app.number(states).await, 1);
+        app.run("insert into orders values (2, 'b')").await;
+        assert_eq!(
+            scene.all(10).await.concat(),
+            [(Insert, json!({"id": 2, "note": "b"}))]
+        );
+    });
+}
