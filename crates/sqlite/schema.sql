@@ -449,6 +449,19 @@ CREATE TRIGGER changefeed_feed_delete_ulid after delete on changefeed_feed
 begin
   delete from changefeed_ulid_source where feed_id = old.feed_id;
 end;
+CREATE TRIGGER changefeed_invoke_insert instead of insert on changefeed_invoke
+begin
+  select raise(abort, 'changefeed: there is no event trigger of this name that takes events by hand; create it with --manual')
+   where not exists (select 1 from changefeed_invoke where trigger_name = new.trigger_name);
+  select raise(abort, 'changefeed: the payload of an event must be JSON')
+   where new.payload is not null and not json_valid(new.payload);
+  insert into changefeed_captured_event (trigger_id, op, new, order_key, feed_id, shard)
+  select t.trigger_id, 'M', coalesce(new.payload, '{}'),
+         case when json_extract(t.definition, '$.in_order') <> 0 then 'manual' end,
+         (select f.feed_id from changefeed_feed f where f.name = json_extract(t.definition, '$.feed')), 0
+    from changefeed_event_trigger t
+   where t.name = new.trigger_name and t.dropped_at is null;
+end;
 CREATE TRIGGER changefeed_new_ulid_insert instead of insert on changefeed_new_ulid
 begin
   select raise(abort, 'changefeed: there is no ULID transaction here; insert its feed_id and shard_id into changefeed_ulid_transaction after BEGIN')
@@ -476,18 +489,6 @@ begin
     from changefeed_ulid_open o
    where o.feed_id = changefeed_shard_ulid.feed_id and o.shard_id = changefeed_shard_ulid.shard_id
      and o.feed_id = coalesce(lower(new.feed_id), o.feed_id) and o.shard_id = coalesce(new.shard_id, o.shard_id);
-CREATE TRIGGER changefeed_invoke_insert instead of insert on changefeed_invoke
-begin
-  select raise(abort, 'changefeed: there is no event trigger of this name that takes events by hand; create it with --manual')
-   where not exists (select 1 from changefeed_invoke where trigger_name = new.trigger_name);
-  select raise(abort, 'changefeed: the payload of an event must be JSON')
-   where new.payload is not null and not json_valid(new.payload);
-  insert into changefeed_captured_event (trigger_id, op, new, order_key, feed_id, shard)
-  select t.trigger_id, 'M', coalesce(new.payload, '{}'),
-         case when json_extract(t.definition, '$.in_order') <> 0 then 'manual' end,
-         (select f.feed_id from changefeed_feed f where f.name = json_extract(t.definition, '$.feed')), 0
-    from changefeed_event_trigger t
-   where t.name = new.trigger_name and t.dropped_at is null;
 end;
 CREATE TRIGGER changefeed_numbered_mark after insert on changefeed_numbered
 when (select cast((julianday('now') - 2440587.5) * 86400000.0 as integer) - p.marked_at
@@ -668,6 +669,9 @@ CREATE VIEW changefeed_event_log
          e.state = 'a', e.superseded_by
     from changefeed_event e
     join changefeed_event_trigger t on t.trigger_id = e.trigger_id;
+CREATE VIEW changefeed_invoke (trigger_name, payload) as
+  select name, null from changefeed_event_trigger
+   where dropped_at is null and json_extract(definition, '$.manual') = 1;
 CREATE VIEW changefeed_new_ulid (feed_id, shard_id, count, n, ulid) as
 with recursive p (feed_id, shard_id, count, n, low) as (
   select feed_id, shard_id, drawn, 1, drawn_low from changefeed_ulid_open where drawn > 0
@@ -687,9 +691,6 @@ select p.feed_id, p.shard_id, p.count, p.n,
   from p
   join changefeed_shard_ulid s on s.feed_id = p.feed_id and s.shard_id = p.shard_id
   cross join changefeed_ulid_byte b;
-CREATE VIEW changefeed_invoke (trigger_name, payload) as
-  select name, null from changefeed_event_trigger
-   where dropped_at is null and json_extract(definition, '$.manual') = 1;
 CREATE VIEW changefeed_read
   (feed_id, shard, change_sequence_number, change_id, lowest_cursor,
    op, key1, key2, key3, key4, key5, key6, key7, key8, old, new) as
