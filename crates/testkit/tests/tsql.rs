@@ -21,7 +21,8 @@ const ULID: u64 = 105;
 const SWEEP: u64 = 57;
 // Two of them ask whether the shard is closed, which only a statement before the last can: see page.sql.
 const PAGE: u64 = 13;
-const DELIVERY: u64 = 41;
+// Three of them ask whether the trigger keeps a pace or debounces: see event_claim.sql.
+const DELIVERY: u64 = 44;
 const BATCH: u64 = 46;
 
 fn set_by_the_gate(name: &str) -> OsString {
