@@ -299,6 +299,10 @@ CREATE TABLE changefeed_ulid_open (
   open      integer not null default 0 references changefeed_ulid_limit deferrable initially deferred,
   primary key (feed_id, shard_id)
 ) strict, without rowid;
+CREATE TABLE changefeed_ulid_probe (
+  id     integer primary key,
+  parent integer references changefeed_ulid_probe on delete cascade
+) strict;
 CREATE TABLE changefeed_ulid_source (
   feed_id      integer not null primary key,
   ulid_feed    text    not null check (length(ulid_feed) = 36 and ulid_feed = lower(ulid_feed)),
@@ -570,11 +574,13 @@ begin
 end;
 CREATE TRIGGER changefeed_ulid_transaction_insert instead of insert on changefeed_ulid_transaction
 begin
+  insert into changefeed_ulid_probe (id, parent) values (1, null), (2, 1);
+  delete from changefeed_ulid_probe where id = 1;
   select raise(abort, 'changefeed: say "pragma foreign_keys = on" before BEGIN: it keeps a ULID transaction from ending before its time')
-   where (select foreign_keys from pragma_foreign_keys) = 0;
+   where exists (select 1 from changefeed_ulid_probe where id = 2);
   -- Bytes are joined as texts are, and those of UTF-16 are pairs.
   select raise(abort, 'changefeed: ULID transactions in SQL need a database in UTF-8; PRAGMA encoding tells what this one is')
-   where (select encoding from pragma_encoding) <> 'UTF-8';
+   where length(cast('a' as blob)) <> 1;
   select raise(abort, 'changefeed: a ULID transaction needs a feed_id, a UUID with hyphens, and an integer shard_id')
    where new.feed_id is null or length(new.feed_id) <> 36 or new.feed_id not like '________-____-____-____-____________'
       or typeof(new.shard_id) <> 'integer' or new.shard_id not between -2147483648 and 2147483647;

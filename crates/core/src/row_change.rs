@@ -237,7 +237,7 @@ mod tests {
             operation: RowOperation::Delete,
             ..changes[0].clone()
         };
-        assert!(json(&[deleted.clone()], false, true).ends_with("1.50}}]"));
+        assert!(json(std::slice::from_ref(&deleted), false, true).ends_with("1.50}}]"));
         let before = RawValue::from_string("{\"id\":1}".into()).unwrap();
         let known = RowChange {
             before: Some(before),

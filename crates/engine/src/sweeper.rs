@@ -113,10 +113,9 @@ impl Sweeper {
             };
             let told = async {
                 tokio::time::sleep(wait).await;
-                match &mut self.commits {
+                if let Some(commits) = &mut self.commits {
                     // Nothing is told any more once the time is over, so it is not an error.
-                    Some(commits) => drop(tokio::time::timeout(rest, commits.news()).await),
-                    None => {}
+                    drop(tokio::time::timeout(rest, commits.news()).await);
                 }
             };
             tokio::select! {

@@ -73,7 +73,7 @@ pub(crate) fn preflight(
     let methods = match grant(allowed, origin) {
         Grant::Nothing => return Some(answer),
         // Without tokens nobody could send one.
-        Grant::Write if tokens => "GET, HEAD, POST, PUT, DELETE",
+        Grant::Write if tokens => "GET, HEAD, POST, PUT, PATCH, DELETE",
         Grant::Write | Grant::Read => "GET, HEAD",
     };
     let mut set = |name: &'static str, value: &'static str| {

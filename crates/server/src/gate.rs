@@ -42,7 +42,12 @@ pub(crate) async fn around(State(app): State<Arc<App>>, request: Request, next: 
         app.complaints.failed(failure);
     }
     let word = match method {
-        Method::GET | Method::HEAD | Method::POST | Method::PUT | Method::DELETE => method.as_str(),
+        Method::GET
+        | Method::HEAD
+        | Method::POST
+        | Method::PUT
+        | Method::PATCH
+        | Method::DELETE => method.as_str(),
         _ => "other",
     };
     let status = answer.status().as_u16();

@@ -220,11 +220,13 @@ pub(crate) fn open(tx: &Connection, spec: &WatchSpec) -> Result<Watch> {
     }
     tracking::ensure_state(tx)?;
     // An instance that does not ask for columns leaves them to those that do.
-    let noted = |asks: bool, noted: fn(&(i64, Option<String>, bool, bool)) -> bool| {
-        asks || definition.is_none() && known.as_ref().is_some_and(noted)
-    };
-    let columns = noted(spec.columns, |(_, _, columns, _)| *columns);
-    let before = noted(spec.notes_before(), |(.., before)| *before);
+    let (noted_columns, noted_before) = (known.as_ref())
+        .filter(|_| definition.is_none())
+        .map_or((false, false), |(_, _, columns, before)| {
+            (*columns, *before)
+        });
+    let columns = spec.columns || noted_columns;
+    let before = spec.notes_before() || noted_before;
     let wants = Wants {
         function_id: &function_id,
         columns,

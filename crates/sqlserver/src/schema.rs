@@ -271,7 +271,8 @@ mod order {
         code.split("changefeed.")
             .skip(1)
             .map(|rest| {
-                rest.chars()
+                rest.trim_start_matches('[')
+                    .chars()
                     .take_while(|c| c.is_alphanumeric() || *c == '_')
                     .collect::<String>()
             })

@@ -483,6 +483,9 @@ mod tests {
                 .min()
                 .unwrap_or(sql.len());
                 assert!(sql.find(guard).is_some_and(|at| at < touched), "{name}");
+            } else if name == "invoke" {
+                // It belongs to the caller's transaction, also to one that begins with it.
+                assert!(!sql.contains("implicit_transactions"), "{name}");
             } else if !LIBRARY.contains(&name.as_str()) {
                 for setting in ["set implicit_transactions off;", "set rowcount 0;"] {
                     let at = sql.find(setting);

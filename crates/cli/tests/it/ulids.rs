@@ -207,10 +207,9 @@ fn what_makes_no_sense_for_ulids_is_refused() {
             said.contains("does not belong to feed 'plain'") && said.contains("ordered by numbers"),
             "{said}"
         );
-        assert_eq!(
-            works(&url, "feed read plain --after 2026-01-31T12:00:00Z"),
-            ""
-        );
+        // A time is a place to begin in feeds of numbers, too.
+        let read = works(&url, "feed read plain --after 2026-01-31T12:00:00Z");
+        assert!(read.starts_with("nothing to read"), "{read}");
         // A consumer of numbers does not take a ULID, nor the other way round.
         for set in [
             "consumer set c --feed plain --cursor 01ARZ3NDEKTSV4RRFFQ69G5FAV",

@@ -324,7 +324,13 @@ const MUTATIONS: &[Mutation] = &[
         breaks: "3: who committed first comes first",
         rules: Rules::LOCKING,
         roles: &[WRITER, WRITER, ONCE, Reorganizer],
-        edit: |s| s.index.lines[1].text = "index ix_needs_seqnum on change".to_owned(),
+        edit: |s| {
+            s.index.edit(
+                "index ix_needs_seqnum on change",
+                " allow_page_locks = off",
+                "",
+            )
+        },
     },
     Mutation {
         name: "number in another order",

@@ -53,6 +53,7 @@ pub(super) fn complete(document: &mut Document) {
             &mut item.get,
             &mut item.put,
             &mut item.post,
+            &mut item.patch,
             &mut item.delete,
         ];
         for operation in operations.into_iter().flatten() {

@@ -79,7 +79,7 @@ async fn pages_of_other_origins_write_only_if_they_are_named_and_have_a_token() 
     );
     assert_eq!(
         methods(&server, APP).await,
-        said(APP, "GET, HEAD, POST, PUT, DELETE")
+        said(APP, "GET, HEAD, POST, PUT, PATCH, DELETE")
     );
     let evil = drop_feed()
         .header("origin", "https://evil.example")

@@ -76,6 +76,13 @@ create table changefeed_ulid_open (
   primary key (feed_id, shard_id)
 ) strict, without rowid;
 
+-- Tells whether foreign keys are enforced: a row of it that refers to a deleted one is gone then. The pragma of the same
+-- name could not be asked here: with trusted_schema = off not even another table could be altered any more.
+create table changefeed_ulid_probe (
+  id     integer primary key,
+  parent integer references changefeed_ulid_probe on delete cascade
+) strict;
+
 -- SQLite makes no bytes of a number; these are all there are.
 create view changefeed_ulid_byte (all_bytes) as
 select cast(x'000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f202122232425262728292a2b2c2d2e2f303132333435363738393a3b3c3d3e3f404142434445464748494a4b4c4d4e4f505152535455565758595a5b5c5d5e5f606162636465666768696a6b6c6d6e6f707172737475767778797a7b7c7d7e7f'
@@ -86,11 +93,13 @@ select feed_id, shard_id, time from changefeed_ulid_open;
 
 create trigger changefeed_ulid_transaction_insert instead of insert on changefeed_ulid_transaction
 begin
+  insert into changefeed_ulid_probe (id, parent) values (1, null), (2, 1);
+  delete from changefeed_ulid_probe where id = 1;
   select raise(abort, 'changefeed: say "pragma foreign_keys = on" before BEGIN: it keeps a ULID transaction from ending before its time')
-   where (select foreign_keys from pragma_foreign_keys) = 0;
+   where exists (select 1 from changefeed_ulid_probe where id = 2);
   -- Bytes are joined as texts are, and those of UTF-16 are pairs.
   select raise(abort, 'changefeed: ULID transactions in SQL need a database in UTF-8; PRAGMA encoding tells what this one is')
-   where (select encoding from pragma_encoding) <> 'UTF-8';
+   where length(cast('a' as blob)) <> 1;
   select raise(abort, 'changefeed: a ULID transaction needs a feed_id, a UUID with hyphens, and an integer shard_id')
    where new.feed_id is null or length(new.feed_id) <> 36 or new.feed_id not like '________-____-____-____-____________'
       or typeof(new.shard_id) <> 'integer' or new.shard_id not between -2147483648 and 2147483647;

@@ -13,7 +13,7 @@ use changefeed_sqlite::MIGRATIONS;
 use crate::support::Lab;
 
 /// A row for every table. Tables that a migration fills by itself have none.
-const FILL: [(&str, &str); 28] = [
+const FILL: [(&str, &str); 29] = [
     ("feed", "(feed_id, name) values (7, 'old')"),
     (
         "shard_def",
@@ -65,6 +65,7 @@ const FILL: [(&str, &str); 28] = [
         "ulid_open",
         "(feed_id, shard_id, time, open) values ('80270756-deeb-11ed-91f2-4f03a365d3f8', 5, 1, 1)",
     ),
+    ("ulid_probe", "(id) values (9)"),
     (
         "ulid_source",
         "(feed_id, ulid_feed, table_name, shard_column, ulid_column) \

@@ -204,10 +204,9 @@ async fn what_cannot_be_a_ulid_feed_is_refused() {
     let unknown = lab.store.read(&feed, ShardId(1), After::First, 1).await;
     assert_eq!(unknown.unwrap_err().kind(), Kind::NotFound);
     let numbered = lab.feed(9, 1).await;
-    for after in [Cursor::Ulid(ulid).into(), After::Time(0)] {
-        let foreign = lab.store.read(&numbered, ShardId(0), after, 1).await;
-        assert_eq!(foreign.unwrap_err().kind(), Kind::Invalid);
-    }
+    let after = Cursor::Ulid(ulid).into();
+    let foreign = lab.store.read(&numbered, ShardId(0), after, 1).await;
+    assert_eq!(foreign.unwrap_err().kind(), Kind::Invalid);
     lab.store.drop_feed(&feed).await.unwrap();
 
     // A column without a type takes everything; what nobody would ever read is told.

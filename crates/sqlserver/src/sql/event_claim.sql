@@ -82,13 +82,13 @@ begin
         update e
         set state = 'c', due_at = null, superseded_by = l.change_id
         from @last l
-        join changefeed.event e with (updlock, readpast, rowlock)
+        join changefeed.event e with (updlock, readpast, rowlock, forceseek)
             on e.trigger_id = @trigger and e.order_key = l.order_key and e.change_id < l.change_id
         where e.due_at is not null and e.generation = 0 and e.op <> 'M';
         update e
         set due_at = @now
         from @last l
-        join changefeed.event e with (updlock, readpast, rowlock) on e.change_id = l.change_id
+        join changefeed.event e with (updlock, readpast, rowlock, forceseek) on e.change_id = l.change_id
         where e.due_at is not null and e.generation = 0;
     end;
     if @room > 0 and @ordered = 0

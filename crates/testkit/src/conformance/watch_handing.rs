@@ -47,7 +47,7 @@ pub async fn promise_10_rows_of_a_batch_that_failed_are_tried_again_alone(
         status.unprocessed == 0
     })
     .await;
-    let of = |id: i64| handed.iter().filter(|(_, item)| item["id"] == id).last();
+    let of = |id: i64| handed.iter().rfind(|(_, item)| item["id"] == id);
     assert_eq!(of(1), Some(&(Update, json!({"id": 1, "note": "b"}))));
     assert_eq!(of(2).unwrap().1, json!({"id": 2, "note": "b"}));
     assert_eq!(of(3), Some(&(Insert, json!({"id": 3, "note": "a"}))));
