@@ -325,11 +325,9 @@ const MUTATIONS: &[Mutation] = &[
         rules: Rules::LOCKING,
         roles: &[WRITER, WRITER, ONCE, Reorganizer],
         edit: |s| {
-            s.index.edit(
-                "index ix_needs_seqnum on change",
-                " allow_page_locks = off",
-                "",
-            )
+            for line in &mut s.index.lines {
+                line.text = line.text.replace(" allow_page_locks = off", "");
+            }
         },
     },
     Mutation {

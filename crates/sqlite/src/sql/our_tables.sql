@@ -7,7 +7,7 @@ select type, name from sqlite_master
      'changefeed_subscription_shard', 'changefeed_subscription_parked', 'changefeed_lease',
      'changefeed_feed_source', 'changefeed_backfill', 'changefeed_staged', 'changefeed_weight',
      'changefeed_shard', 'changefeed_read', 'changefeed_bounds', 'changefeed_change', 'changefeed_change_row', 'changefeed_captured',
-     'changefeed_shard_ulid', 'changefeed_ulid_open', 'changefeed_ulid_byte', 'changefeed_ulid_transaction',
+     'changefeed_shard_ulid', 'changefeed_ulid_open', 'changefeed_ulid_probe', 'changefeed_ulid_byte', 'changefeed_ulid_transaction',
      'changefeed_new_ulid', 'changefeed_incident', 'changefeed_ulid_limit', 'changefeed_ulid_source',
      'changefeed_event_trigger', 'changefeed_event_feed',
      'changefeed_event', 'changefeed_event_attempt', 'changefeed_event_backfill',
