@@ -75,11 +75,11 @@ fn claim() -> Script {
                 DEBOUNCE,
             ),
             beside(
-                "    update event(readpast,rowlock,updlock) set state = 'c', due_at = null, superseded_by = l.change_id from @last where e.due_at is not null and e.generation = 0 and e.op <> 'M'",
+                "    update event(forceseek,readpast,rowlock,updlock) set state = 'c', due_at = null, superseded_by = l.change_id from @last where e.due_at is not null and e.generation = 0 and e.op <> 'M'",
                 DEBOUNCE,
             ),
             beside(
-                "    update event(readpast,rowlock,updlock) set due_at = @now from @last where e.due_at is not null and e.generation = 0",
+                "    update event(forceseek,readpast,rowlock,updlock) set due_at = @now from @last where e.due_at is not null and e.generation = 0",
                 DEBOUNCE,
             ),
             with("  if @room > 0 and @ordered = 0"),
